@@ -1,0 +1,35 @@
+//! From commits to subscribers.
+//!
+//! Owns: the feed by position, binding filters (pure), the table of bindings, and delivery to attach points.
+//! May touch: the machine's events. Never: mint an event, or hold up apply for a slow subscriber.
+
+use std::sync::{Arc, OnceLock};
+
+use crate::machine::event::Event;
+use crate::machine::ids::Position;
+use crate::machine::json::Json;
+
+/// An event with the place its commit gave it.
+#[derive(Debug)]
+pub struct Committed {
+    pub position: Position,
+    pub event: Event,
+    payload: OnceLock<Json>,
+}
+
+impl Committed {
+    pub fn new(position: Position, event: Event) -> Committed {
+        Committed { position, event, payload: OnceLock::new() }
+    }
+
+    /// The payload text, printed once however many subscribers there are.
+    pub fn payload(&self) -> &Json {
+        self.payload.get_or_init(|| self.event.payload())
+    }
+}
+
+/// Where commits hand their events. Called in log order, once per commit with events, after the commit.
+pub trait EventSink: Send + Sync + 'static {
+    /// Must not block on any subscriber.
+    fn publish(&self, events: Vec<Arc<Committed>>);
+}

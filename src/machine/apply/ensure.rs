@@ -1,0 +1,28 @@
+//! `session::ensure`: creates under a chosen id when missing, otherwise a pure read.
+
+use super::Draft;
+use super::create::{CreateSession, new_session};
+use crate::machine::command::{Answer, Outcome};
+use crate::machine::event::Happened;
+use crate::machine::ids::SessionId;
+use crate::machine::refusal::Failure;
+use crate::machine::stamp::Stamp;
+use crate::machine::view::{Change, View};
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct EnsureSession {
+    pub session_id: SessionId,
+    /// Applied only when the session is created.
+    pub session: CreateSession,
+}
+
+pub fn apply<V: View + ?Sized>(view: &V, stamp: &Stamp, command: &EnsureSession) -> Result<Outcome, Failure> {
+    if let Some(meta) = view.meta(&command.session_id)? {
+        return Ok(Outcome::unchanged(Answer::Ensured { meta, created: false }));
+    }
+    let mut draft = Draft::new(view, &command.session_id)?;
+    let meta = new_session(&command.session_id, stamp, &command.session);
+    draft.change(Change::PutMeta(meta.clone()));
+    draft.report(Happened::created(&meta), meta.metadata.as_ref());
+    Ok(draft.answer(stamp, Answer::Ensured { meta, created: true }))
+}

@@ -1,0 +1,31 @@
+//! `session::set-active-leaf`: switches the branch. Silent: no event.
+
+use super::{Draft, known, touched};
+use crate::machine::command::{Answer, Outcome};
+use crate::machine::ids::{EntryId, SessionId};
+use crate::machine::refusal::{Failure, Refusal};
+use crate::machine::stamp::Stamp;
+use crate::machine::view::{Change, View};
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct SetActiveLeaf {
+    pub session_id: SessionId,
+    pub entry_id: EntryId,
+}
+
+pub fn apply<V: View + ?Sized>(view: &V, stamp: &Stamp, command: &SetActiveLeaf) -> Result<Outcome, Failure> {
+    let SetActiveLeaf { session_id, entry_id } = command;
+    let meta = known(view, session_id)?;
+    if view.entry(session_id, entry_id)?.is_none() {
+        let unknown = Refusal::EntryUnknown { session_id: session_id.clone(), entry_id: entry_id.clone() };
+        return Err(unknown.into());
+    }
+    let answer = Answer::LeafSet { entry_id: entry_id.clone() };
+    if view.leaf(session_id)?.as_ref() == Some(entry_id) {
+        return Ok(Outcome::unchanged(answer));
+    }
+    let mut draft = Draft::new(view, session_id)?;
+    draft.change(Change::SetLeaf(session_id.clone(), entry_id.clone()));
+    draft.change(Change::PutMeta(touched(meta, stamp)));
+    Ok(draft.answer(stamp, answer))
+}

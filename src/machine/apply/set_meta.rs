@@ -1,0 +1,44 @@
+//! `session::set-meta`: replaces title, description or metadata, each where given.
+
+use super::{Draft, known, touched};
+use crate::machine::command::{Answer, Outcome};
+use crate::machine::event::Happened;
+use crate::machine::ids::SessionId;
+use crate::machine::json::Object;
+use crate::machine::refusal::Failure;
+use crate::machine::session::SessionMeta;
+use crate::machine::stamp::Stamp;
+use crate::machine::view::{Change, View};
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct SetMeta {
+    pub session_id: SessionId,
+    pub title: Option<String>,
+    pub description: Option<String>,
+    /// Replaces the stored object wholesale.
+    pub metadata: Option<Object>,
+}
+
+pub fn apply<V: View + ?Sized>(view: &V, stamp: &Stamp, command: &SetMeta) -> Result<Outcome, Failure> {
+    let old = known(view, &command.session_id)?;
+    if command.title.is_none() && command.description.is_none() && command.metadata.is_none() {
+        return Ok(Outcome::unchanged(Answer::MetaSet { meta: old }));
+    }
+    let mut draft = Draft::new(view, &command.session_id)?;
+    let old = touched(old, stamp);
+    let meta = SessionMeta {
+        title: command.title.clone().unwrap_or(old.title),
+        description: command.description.clone().unwrap_or(old.description),
+        metadata: command.metadata.clone().or(old.metadata),
+        ..old
+    };
+    draft.change(Change::PutMeta(meta.clone()));
+    let updated = Happened::MetaUpdated {
+        title: meta.title.clone(),
+        description: meta.description.clone(),
+        metadata: meta.metadata.clone(),
+        timestamp: stamp.at_ms,
+    };
+    draft.report(updated, meta.metadata.as_ref());
+    Ok(draft.answer(stamp, Answer::MetaSet { meta }))
+}

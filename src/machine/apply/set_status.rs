@@ -1,0 +1,32 @@
+//! `session::set-status`: moves the status; the same status again is no mutation at all.
+
+use super::{Draft, known, touched};
+use crate::machine::command::{Answer, Outcome};
+use crate::machine::event::Happened;
+use crate::machine::ids::SessionId;
+use crate::machine::refusal::Failure;
+use crate::machine::session::{SessionMeta, SessionStatus};
+use crate::machine::stamp::Stamp;
+use crate::machine::view::{Change, View};
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct SetStatus {
+    pub session_id: SessionId,
+    pub status: SessionStatus,
+    pub reason: Option<String>,
+}
+
+pub fn apply<V: View + ?Sized>(view: &V, stamp: &Stamp, command: &SetStatus) -> Result<Outcome, Failure> {
+    let old = known(view, &command.session_id)?;
+    let (status, previous) = (command.status, old.status);
+    if status == previous {
+        return Ok(Outcome::unchanged(Answer::StatusSet { status, previous }));
+    }
+    let reason = command.reason.clone().filter(|_| status == SessionStatus::Error);
+    let mut draft = Draft::new(view, &command.session_id)?;
+    let meta = SessionMeta { status, status_reason: reason.clone(), ..touched(old, stamp) };
+    draft.change(Change::PutMeta(meta.clone()));
+    let changed = Happened::StatusChanged { status, previous, reason, timestamp: stamp.at_ms };
+    draft.report(changed, meta.metadata.as_ref());
+    Ok(draft.answer(stamp, Answer::StatusSet { status, previous }))
+}

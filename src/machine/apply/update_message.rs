@@ -1,0 +1,61 @@
+//! `session::update-message`: replaces a message's content; the revision guards against lost updates.
+
+use super::{Draft, known, touched};
+use crate::machine::command::{Answer, Outcome};
+use crate::machine::entry::{Body, Entry};
+use crate::machine::event::Happened;
+use crate::machine::ids::{EntryId, SessionId};
+use crate::machine::json::Json;
+use crate::machine::message::{ContentBlock, Role};
+use crate::machine::refusal::{Failure, Refusal};
+use crate::machine::stamp::Stamp;
+use crate::machine::view::{Change, View};
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct UpdateMessage {
+    pub session_id: SessionId,
+    pub entry_id: EntryId,
+    /// JSON text of the new content blocks, checked at the door.
+    pub content: Json,
+    /// JSON text; only for function results and custom messages.
+    pub details: Option<Json>,
+    pub expected_revision: Option<u64>,
+    pub origin: Option<Json>,
+}
+
+pub fn apply<V: View + ?Sized>(view: &V, stamp: &Stamp, command: &UpdateMessage) -> Result<Outcome, Failure> {
+    let (session_id, entry_id) = (&command.session_id, &command.entry_id);
+    let meta = known(view, session_id)?;
+    let unknown = || Refusal::EntryUnknown { session_id: session_id.clone(), entry_id: entry_id.clone() };
+    let entry = view.entry(session_id, entry_id)?.ok_or_else(unknown)?;
+    let Body::Message(message) = &entry.body else {
+        return Err(Refusal::NotAMessage(entry_id.clone()).into());
+    };
+    if command.details.is_some() && matches!(message.role, Role::User | Role::Assistant) {
+        return Err(Refusal::DetailsNotSupported(entry_id.clone()).into());
+    }
+    if command.expected_revision.is_some_and(|expected| expected != entry.revision) {
+        return Ok(Outcome::unchanged(Answer::Updated { updated: false, revision: entry.revision }));
+    }
+
+    // Both were checked at the door. Should they not parse after all, every replica refuses alike.
+    let unreadable =
+        |what: &str| Refusal::RequestInvalid(format!("entry {:?}: {what} cannot be read", entry_id.as_str()));
+    let content: Vec<ContentBlock> = command.content.parse().map_err(|_| unreadable("content"))?;
+    let details = command.details.as_ref().map(Json::value);
+    let message = message.with_content(content, details).ok_or_else(|| unreadable("the stored message"))?;
+    let revision = entry.revision + 1;
+    let mut draft = Draft::new(view, session_id)?;
+    let body = Body::Message(message.clone());
+    draft.change(Change::PutEntry(session_id.clone(), Entry { revision, body, ..entry }));
+    let updated = Happened::MessageUpdated {
+        entry_id: entry_id.clone(),
+        message,
+        revision,
+        origin: command.origin.clone(),
+        timestamp: stamp.at_ms,
+    };
+    draft.report(updated, meta.metadata.as_ref());
+    draft.change(Change::PutMeta(touched(meta, stamp)));
+    Ok(draft.answer(stamp, Answer::Updated { updated: true, revision }))
+}

@@ -1,0 +1,146 @@
+//! `session::messages`: a page of the path root → leaf, oldest first.
+
+use super::cursor;
+use crate::machine::entry::{Body, Entry};
+use crate::machine::ids::{EntryId, SessionId};
+use crate::machine::message::Role;
+use crate::machine::path;
+use crate::machine::refusal::{Failure, Fault, Refusal};
+use crate::machine::view::View;
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct MessagesQuery {
+    pub session_id: SessionId,
+    /// Read the path to this entry instead of the active leaf.
+    pub from_entry_id: Option<EntryId>,
+    /// Only these roles; custom entries then never show.
+    pub roles: Option<Vec<Role>>,
+    pub include_custom: bool,
+    pub cursor: Option<String>,
+    pub limit: usize,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct MessagesPage {
+    pub entries: Vec<Entry>,
+    pub next_cursor: Option<String>,
+}
+
+impl MessagesQuery {
+    fn wants(&self, entry: &Entry) -> bool {
+        match (&entry.body, &self.roles) {
+            (Body::Message(message), Some(roles)) => roles.contains(&message.role),
+            (Body::Message(_), None) => true,
+            (Body::Custom { .. }, Some(_)) => false,
+            (Body::Custom { .. }, None) => self.include_custom,
+        }
+    }
+}
+
+pub fn query<V: View + ?Sized>(view: &V, query: &MessagesQuery) -> Result<MessagesPage, Failure> {
+    let session_id = &query.session_id;
+    if view.meta(session_id)?.is_none() {
+        return Err(Refusal::SessionUnknown(session_id.clone()).into());
+    }
+    let after = query.cursor.as_ref().map(|text| cursor::parse_messages(text)).transpose()?;
+    let Some(leaf) = leaf(view, query)? else {
+        return match after {
+            Some(_) => Err(left_the_path().into()),
+            None => Ok(MessagesPage { entries: Vec::new(), next_cursor: None }),
+        };
+    };
+    let mut path = Path::to(view, session_id, leaf)?;
+    if let Some(entry_id) = after {
+        path.skip_past(&entry_id)?;
+    }
+    page(query, &mut path)
+}
+
+/// The entry the path ends at.
+fn leaf<V: View + ?Sized>(view: &V, query: &MessagesQuery) -> Result<Option<Entry>, Failure> {
+    let session_id = &query.session_id;
+    match &query.from_entry_id {
+        Some(entry_id) => {
+            let unknown = || Refusal::EntryUnknown { session_id: session_id.clone(), entry_id: entry_id.clone() };
+            Ok(Some(view.entry(session_id, entry_id)?.ok_or_else(unknown)?))
+        }
+        None => match view.leaf(session_id)? {
+            Some(entry_id) => Ok(view.entry(session_id, &entry_id)?),
+            None => Ok(None),
+        },
+    }
+}
+
+fn page<V: View + ?Sized>(query: &MessagesQuery, path: &mut Path<'_, V>) -> Result<MessagesPage, Failure> {
+    let mut entries: Vec<Entry> = Vec::new();
+    while let Some(chunk) = path.next_chunk(query.limit as u64 + 1)? {
+        for entry in chunk {
+            if !query.wants(&entry) {
+                continue;
+            }
+            if entries.len() == query.limit {
+                let next_cursor = entries.last().map(|last| cursor::print_messages(&last.id));
+                return Ok(MessagesPage { entries, next_cursor });
+            }
+            entries.push(entry);
+        }
+    }
+    Ok(MessagesPage { entries, next_cursor: None })
+}
+
+fn left_the_path() -> Refusal {
+    Refusal::CursorInvalid("the cursor's entry is not on the path any more: start without a cursor".to_owned())
+}
+
+/// A path read in chunks: by depth where the leaf has a place, from one walk otherwise.
+struct Path<'a, V: View + ?Sized> {
+    view: &'a V,
+    session_id: &'a SessionId,
+    leaf: Entry,
+    /// The depth (or, walked, the rank) of the next entry to read.
+    next: u64,
+    walked: Option<Vec<Entry>>,
+}
+
+impl<'a, V: View + ?Sized> Path<'a, V> {
+    fn to(view: &'a V, session_id: &'a SessionId, leaf: Entry) -> Result<Path<'a, V>, Fault> {
+        let walked = match leaf.place {
+            Some(_) => None,
+            None => Some(path::walk(view, session_id, &leaf)?),
+        };
+        Ok(Path { view, session_id, leaf, next: 0, walked })
+    }
+
+    /// Goes on after the entry of a cursor, which must stand on this path.
+    fn skip_past(&mut self, entry_id: &EntryId) -> Result<(), Failure> {
+        let rank = match &self.walked {
+            Some(walked) => walked.iter().position(|entry| entry.id == *entry_id).map(|rank| rank as u64),
+            None => self.depth_on_path(entry_id)?,
+        };
+        self.next = rank.ok_or_else(left_the_path)? + 1;
+        Ok(())
+    }
+
+    fn depth_on_path(&self, entry_id: &EntryId) -> Result<Option<u64>, Fault> {
+        let Some(entry) = self.view.entry(self.session_id, entry_id)? else { return Ok(None) };
+        let Some(place) = &entry.place else { return Ok(None) };
+        let ancestor = path::ancestor_at(self.view, self.session_id, &self.leaf, place.depth)?;
+        Ok(ancestor.filter(|ancestor| ancestor.id == *entry_id).map(|_| place.depth))
+    }
+
+    fn next_chunk(&mut self, count: u64) -> Result<Option<Vec<Entry>>, Fault> {
+        let chunk: Vec<Entry> = match &self.walked {
+            Some(walked) => walked.iter().skip(self.next as usize).take(count as usize).cloned().collect(),
+            None => match path::slice(self.view, self.session_id, &self.leaf, self.next, count)? {
+                Some(chunk) => chunk,
+                None => {
+                    // A raw delete took an ancestor away since the leaf was placed: walk what is left.
+                    self.walked = Some(path::walk(self.view, self.session_id, &self.leaf)?);
+                    return self.next_chunk(count);
+                }
+            },
+        };
+        self.next += chunk.len() as u64;
+        Ok(Some(chunk).filter(|chunk| !chunk.is_empty()))
+    }
+}

@@ -1,0 +1,74 @@
+//! Owns: what can be asked of the machine. One file per query; `query` is the only way in.
+//! Reads: View. Never: writes.
+
+pub mod cursor;
+pub mod list;
+pub mod messages;
+
+use super::entry::Entry;
+use super::ids::{EntryId, SessionId};
+use super::refusal::{Failure, Fault, Refusal};
+use super::session::SessionMeta;
+use super::view::{Facet, ListOrder, View};
+use list::{ListPage, ListQuery};
+use messages::{MessagesPage, MessagesQuery};
+
+#[derive(Debug, Clone, PartialEq)]
+pub enum Query {
+    /// `session::get`, `session::store::get-meta`.
+    Meta(SessionId),
+    List(ListQuery),
+    Messages(MessagesQuery),
+    /// `session::get-message`, `session::store::get-entry`.
+    Entry(SessionId, EntryId),
+    /// `session::store::get-active-leaf`.
+    Leaf(SessionId),
+    /// `session::store::list-entries`: parents before their children.
+    Entries(SessionId),
+    /// `session::store::list-metas`, oldest first.
+    Metas,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub enum Found {
+    Meta(Option<SessionMeta>),
+    List(ListPage),
+    Messages(MessagesPage),
+    Entry(Option<Entry>),
+    Leaf(Option<EntryId>),
+    Entries(Vec<Entry>),
+    Metas(Vec<SessionMeta>),
+}
+
+/// Answers one question from the state.
+pub fn query<V: View + ?Sized>(view: &V, query: &Query) -> Result<Result<Found, Refusal>, Fault> {
+    let found = match query {
+        Query::Meta(session_id) => view.meta(session_id).map(Found::Meta).map_err(Failure::from),
+        Query::List(query) => list::query(view, query).map(Found::List),
+        Query::Messages(query) => messages::query(view, query).map(Found::Messages),
+        Query::Entry(session_id, entry_id) => view.entry(session_id, entry_id).map(Found::Entry).map_err(Failure::from),
+        Query::Leaf(session_id) => view.leaf(session_id).map(Found::Leaf).map_err(Failure::from),
+        Query::Entries(session_id) => entries(view, session_id).map(Found::Entries).map_err(Failure::from),
+        Query::Metas => metas(view).map(Found::Metas).map_err(Failure::from),
+    };
+    match found {
+        Ok(found) => Ok(Ok(found)),
+        Err(Failure::Refused(refusal)) => Ok(Err(refusal)),
+        Err(Failure::Broken(fault)) => Err(fault),
+    }
+}
+
+fn entries<V: View + ?Sized>(view: &V, session_id: &SessionId) -> Result<Vec<Entry>, Fault> {
+    let mut entries = view.entries(session_id)?;
+    entries.sort_by_key(|entry| entry.place.as_ref().map_or(u64::MAX, |place| place.depth));
+    Ok(entries)
+}
+
+fn metas<V: View + ?Sized>(view: &V) -> Result<Vec<SessionMeta>, Fault> {
+    let points = view.listed(&Facet::All, ListOrder::CreatedAsc, None, usize::MAX)?;
+    let mut metas = Vec::with_capacity(points.len());
+    for point in points {
+        metas.extend(view.meta(&point.session_id)?);
+    }
+    Ok(metas)
+}

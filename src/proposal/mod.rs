@@ -1,0 +1,46 @@
+//! How a decision is carried out.
+//!
+//! Owns: the mint of time and randomness, the bounded queue with its deadlines, and one implementation of
+//! `Adapter` per place the data may live: `raft` (a member of a replicated cluster), `local` (one process over JSONL
+//! files, or over memory in tests), later `bridge`.
+//! May touch: the replication handle, the machine's vocabulary. Never: parse a request, deliver an event.
+
+pub mod mint;
+
+use std::fmt;
+use std::time::Instant;
+
+use futures::future::BoxFuture;
+
+use crate::machine::refusal::Refusal;
+use crate::machine::{Answer, Command, Found, Query};
+
+/// A place the data may live. Calls that cannot be answered by their deadline fail; none hangs.
+pub trait Adapter: Send + Sync + 'static {
+    /// Orders a mutation. `Ok` means it is durable and visible to every later `ask`.
+    fn propose(&self, command: Command, deadline: Instant) -> BoxFuture<'_, Result<Answer, Undone>>;
+
+    /// Asks a question. The answer is at least as new as every mutation answered before the question was asked.
+    fn ask(&self, query: Query, deadline: Instant) -> BoxFuture<'_, Result<Found, Undone>>;
+}
+
+/// Why a call was not carried out.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Undone {
+    /// The machine said no: final, the same everywhere.
+    Refused(Refusal),
+    /// Nothing was written; a retry may succeed (no leader, no quorum, queue full, disk failure, deadline).
+    Unavailable(String),
+    /// The mutation may or may not have happened; a retry must be safe to repeat.
+    OutcomeUnknown(String),
+}
+
+impl fmt::Display for Undone {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Undone::Refused(refusal) => write!(f, "{}: {refusal}", refusal.code()),
+            Undone::Unavailable(why) => write!(f, "session/storage: {why}"),
+            Undone::OutcomeUnknown(why) => write!(f, "session/storage: outcome unknown: {why}"),
+        }
+    }
+}

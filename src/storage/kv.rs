@@ -1,0 +1,87 @@
+//! Owns: the ordered key-value face that every state store shares, and `Layer`, changed keys over an unchanged base.
+
+use std::collections::BTreeMap;
+use std::ops::{Bound, ControlFlow};
+
+use bytes::Bytes;
+
+use crate::machine::refusal::Fault;
+
+/// An ordered map of bytes.
+pub trait Kv {
+    fn get(&self, key: &[u8]) -> Result<Option<Bytes>, Fault>;
+
+    /// Visits the pairs with `from <= key < to` in key order until the visitor breaks. No `to`: to the end.
+    fn scan(&self, from: &[u8], to: Option<&[u8]>, visit: Visit<'_>) -> Result<(), Fault>;
+}
+
+pub type Visit<'a> = &'a mut dyn FnMut(&[u8], &Bytes) -> ControlFlow<()>;
+
+/// New values by key; `None` marks a deleted key.
+pub type Changed = BTreeMap<Vec<u8>, Option<Bytes>>;
+
+/// Changed keys over a base: what a reader sees before the changes reach the base.
+pub struct Layer<'a, K: Kv + ?Sized> {
+    pub over: &'a Changed,
+    pub base: &'a K,
+}
+
+impl<K: Kv + ?Sized> Kv for Layer<'_, K> {
+    fn get(&self, key: &[u8]) -> Result<Option<Bytes>, Fault> {
+        match self.over.get(key) {
+            Some(changed) => Ok(changed.clone()),
+            None => self.base.get(key),
+        }
+    }
+
+    fn scan(&self, from: &[u8], to: Option<&[u8]>, visit: Visit<'_>) -> Result<(), Fault> {
+        let upper = to.map_or(Bound::Unbounded, Bound::Excluded);
+        if to.is_some_and(|to| to <= from) {
+            return Ok(());
+        }
+        let mut over = self.over.range::<[u8], _>((Bound::Included(from), upper)).peekable();
+        let mut stopped = false;
+        self.base.scan(from, to, &mut |key, value| {
+            // What changed before this key comes first; a change of this very key replaces it.
+            while let Some((changed_key, changed)) = over.next_if(|(changed_key, _)| changed_key.as_slice() < key) {
+                if let Some(changed) = changed
+                    && visit(changed_key, changed).is_break()
+                {
+                    stopped = true;
+                    return ControlFlow::Break(());
+                }
+            }
+            let step = match over.next_if(|(changed_key, _)| changed_key.as_slice() == key) {
+                Some((_, Some(changed))) => visit(key, changed),
+                Some((_, None)) => ControlFlow::Continue(()),
+                None => visit(key, value),
+            };
+            stopped = step.is_break();
+            step
+        })?;
+        if stopped {
+            return Ok(());
+        }
+        for (changed_key, changed) in over {
+            if let Some(changed) = changed
+                && visit(changed_key, changed).is_break()
+            {
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The empty base: a layer over it is a store in memory.
+pub struct Nothing;
+
+impl Kv for Nothing {
+    fn get(&self, _key: &[u8]) -> Result<Option<Bytes>, Fault> {
+        Ok(None)
+    }
+
+    fn scan(&self, _from: &[u8], _to: Option<&[u8]>, _visit: Visit<'_>) -> Result<(), Fault> {
+        Ok(())
+    }
+}
