@@ -12,3 +12,5 @@ pub mod proposal;
 pub mod machine;
 pub mod storage;
 pub mod events;
+
+pub mod proto;

@@ -1,0 +1,6 @@
+//! The generated protobuf types, one module per file in `proto/`. The only formats on wire and disk.
+#![allow(clippy::all, clippy::pedantic)]
+
+pub mod store {
+    tonic::include_proto!("session_manager.store.v1");
+}
