@@ -6,6 +6,7 @@
 //! bytes → surface → requests → proposal → replication → machine → storage → (reply) → events → subscribers
 //! ```
 
+pub mod cli;
 pub mod surface;
 pub mod requests;
 pub mod proposal;
@@ -14,3 +15,4 @@ pub mod storage;
 pub mod events;
 
 pub mod proto;
+pub mod observe;

@@ -1,0 +1,67 @@
+//! Owns: how a process tells what it does: the log's format and level, and what a panic does to the process.
+//! Never: decide anything about sessions.
+
+use std::fmt;
+use std::process::exit;
+
+use tracing_subscriber::EnvFilter;
+
+/// What a node logs unless told otherwise. The consensus library narrates every heartbeat at `info`.
+pub const DEFAULT_LEVEL: &str = "info,openraft=warn";
+
+/// What a client command logs unless told otherwise: its output is the answer, and errors are printed by the command.
+pub const CLIENT_LEVEL: &str = "off";
+
+/// The exit code of a process that ended on a panic, as Rust programs do.
+pub const EXIT_PANIC: i32 = 101;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum)]
+pub enum LogFormat {
+    /// One line per event, for people.
+    #[default]
+    Text,
+    /// One JSON object per line, for collectors.
+    Json,
+}
+
+/// The log level was not understood.
+#[derive(Debug)]
+pub struct BadLevel(String);
+
+impl fmt::Display for BadLevel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// Logs go to stderr, so that stdout stays the answer of a command.
+pub fn start_logging(format: LogFormat, level: &str) -> Result<(), BadLevel> {
+    let filter = EnvFilter::builder()
+        .parse(level)
+        .map_err(|error| BadLevel(format!("log level {level:?}: {error}; try error, warn, info, debug or trace")))?;
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    let started = match format {
+        LogFormat::Text => log.with_target(false).try_init(),
+        LogFormat::Json => log.json().flatten_event(true).with_current_span(false).try_init(),
+    };
+    // A second start in one process (tests) keeps the first log.
+    if let Err(error) = started {
+        tracing::debug!(%error, "logging was started before");
+    }
+    Ok(())
+}
+
+/// A panic is a bug whose extent is unknown: the process says so and ends, and a restart recovers from disk.
+/// A node that limps on with a dead task would answer some calls and hang on others.
+pub fn end_process_on_panic() {
+    std::panic::set_hook(Box::new(|panic| {
+        let message = panic.payload_as_str().unwrap_or("no message");
+        let place = panic.location().map(ToString::to_string).unwrap_or_default();
+        tracing::error!(
+            message,
+            place,
+            "panic: this is a bug; the process ends, and recovers from disk when restarted"
+        );
+        exit(EXIT_PANIC);
+    }));
+}
