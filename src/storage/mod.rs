@@ -5,6 +5,10 @@
 //! May touch: the machine's vocabulary. Never: decide anything about sessions.
 
 pub mod kv;
+pub mod keys;
+pub mod records;
+pub mod view;
+pub mod memory;
 
 use bytes::Bytes;
 
