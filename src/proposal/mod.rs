@@ -6,6 +6,7 @@
 //! May touch: the replication handle, the machine's vocabulary. Never: parse a request, deliver an event.
 
 pub mod mint;
+pub mod local;
 
 use std::fmt;
 use std::time::Instant;
