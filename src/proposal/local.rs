@@ -19,7 +19,7 @@ use crate::machine::event::Event;
 use crate::machine::ids::{Position, SessionId};
 use crate::machine::refusal::{Fault, Refusal};
 use crate::machine::view::Change;
-use crate::machine::{Answer, Command, Found, Query, Stamped, apply, query};
+use crate::machine::{Answer, Command, Found, Outcome, Query, Stamped, apply, query};
 use crate::storage::kv::{Changed, Layer};
 use crate::storage::memory::{MemoryStore, Tree};
 use crate::storage::view::{Records, write};
@@ -243,9 +243,11 @@ impl Writer {
                 continue;
             }
             let stamped = Stamped { stamp: self.mint.stamp(), request_id: self.mint.request_id(), command };
-            let decided = match self.decide_one(&tree, &mut batch, &stamped) {
-                Ok((answer, changed, events)) => {
-                    Decided { reply, answer: answer.map_err(Undone::Refused), changed, events }
+            let decided = match self.decide_one(&tree, &mut batch.changed, &stamped) {
+                Ok(outcome) => {
+                    let changed = !outcome.changes.is_empty();
+                    batch.changes.extend(outcome.changes);
+                    Decided { reply, answer: outcome.answer.map_err(Undone::Refused), changed, events: outcome.events }
                 }
                 Err(fault) => {
                     Decided { reply, answer: Err(Undone::Unavailable(fault.0)), changed: false, events: Vec::new() }
@@ -256,22 +258,16 @@ impl Writer {
         batch
     }
 
-    fn decide_one(
-        &self,
-        tree: &Tree,
-        batch: &mut Batch,
-        stamped: &Stamped,
-    ) -> Result<(Result<Answer, Refusal>, bool, Vec<Event>), Fault> {
-        let seen = Layer { over: &batch.changed, base: tree };
+    /// One command against the state and what the batch changed of it so far.
+    fn decide_one(&self, tree: &Tree, changed: &mut Changed, stamped: &Stamped) -> Result<Outcome, Fault> {
+        let seen = Layer { over: changed, base: tree };
         let outcome = apply(&Records::new(&seen), stamped)?;
         if let Some(refusal) = self.refusal_of(&outcome.changes) {
-            return Ok((Err(refusal), false, Vec::new()));
+            return Ok(Outcome::refused(refusal));
         }
-        let changed = write(&seen, &outcome.changes)?;
-        batch.changed.extend(changed);
-        let any = !outcome.changes.is_empty();
-        batch.changes.extend(outcome.changes);
-        Ok((outcome.answer, any, outcome.events))
+        let written = write(&seen, &outcome.changes)?;
+        changed.extend(written);
+        Ok(outcome)
     }
 
     /// A session the journal cannot hold is refused alone, before it can fail the batch for everyone.
