@@ -3,6 +3,33 @@
 //! Owns: one file per function with its Request, Response, schemas and stateless checks; the table of all functions.
 //! May touch: the machine's vocabulary. Never: state, time, the wire.
 
+pub mod append;
+pub mod append_many;
+pub mod config_status;
+pub mod create;
+pub mod delete;
+pub mod ensure;
+pub mod fork;
+pub mod get;
+pub mod get_message;
+pub mod list;
+pub mod messages;
+pub mod on_config_change;
+pub mod set_active_leaf;
+pub mod set_meta;
+pub mod set_status;
+pub mod store;
+pub mod update_message;
+
+pub mod limits;
+mod body;
+mod checks;
+mod explain;
+mod print;
+mod table;
+
+pub use table::{find, functions};
+
 use schemars::JsonSchema;
 use schemars::schema::RootSchema;
 use serde::Serialize;
@@ -10,6 +37,7 @@ use serde::de::DeserializeOwned;
 
 use crate::machine::refusal::Refusal;
 use crate::machine::{Answer, Command, Found, Query};
+use config_status::ReloadStatus;
 
 /// Bounds a request is checked against. They come from the configuration and may change while the node runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -18,6 +46,13 @@ pub struct Limits {
     pub default_list_limit: usize,
     /// The largest page a request can ask for.
     pub max_list_limit: usize,
+}
+
+impl Limits {
+    /// The page size for what a request asked: at least one, at most the maximum.
+    pub fn page(&self, asked: Option<usize>) -> usize {
+        asked.unwrap_or(self.default_list_limit).clamp(1, self.max_list_limit.max(1))
+    }
 }
 
 /// What a request turned out to be.
@@ -35,6 +70,7 @@ pub enum Decision {
 pub trait Mutation: DeserializeOwned + JsonSchema {
     const ID: &'static str;
     const DESCRIPTION: &'static str;
+    const INTERNAL: bool = false;
     type Response: Serialize + JsonSchema;
 
     /// Stateless checks, then the command.
@@ -48,10 +84,27 @@ pub trait Mutation: DeserializeOwned + JsonSchema {
 pub trait Question: DeserializeOwned + JsonSchema {
     const ID: &'static str;
     const DESCRIPTION: &'static str;
+    const INTERNAL: bool = false;
     type Response: Serialize + JsonSchema;
 
     fn query(self, limits: &Limits) -> Result<Query, Refusal>;
     fn response(found: Found) -> Option<Self::Response>;
+
+    /// The response as text. Functions that answer with stored bodies print them without reading them again.
+    fn print(found: Found) -> Option<String> {
+        serde_json::to_string(&Self::response(found)?).ok()
+    }
+}
+
+/// A function about the node itself: no state is read or written.
+pub trait Operation: DeserializeOwned + JsonSchema {
+    const ID: &'static str;
+    const DESCRIPTION: &'static str;
+    const INTERNAL: bool = false;
+    type Response: Serialize + JsonSchema;
+
+    fn decision(self) -> Decision;
+    fn response(done: Done) -> Option<Self::Response>;
 }
 
 /// One row of the table of functions.
@@ -74,4 +127,6 @@ pub struct Function {
 pub enum Done {
     Answered(Answer),
     Found(Found),
+    Status(ReloadStatus),
+    Reloaded { ok: bool },
 }

@@ -1,0 +1,52 @@
+//! `session::ensure`: a session under the caller's id, created only when missing.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::create::CreateRequest;
+use super::{Limits, Mutation, checks};
+use crate::machine::apply::ensure::EnsureSession;
+use crate::machine::ids::SessionId;
+use crate::machine::json::Object;
+use crate::machine::refusal::Refusal;
+use crate::machine::session::SessionMeta;
+use crate::machine::{Answer, Command};
+
+#[derive(Debug, Deserialize, JsonSchema)]
+pub struct EnsureRequest {
+    /// The id the session has, or is to have.
+    pub session_id: SessionId,
+    /// Used only when the session is created.
+    pub title: Option<String>,
+    /// Used only when the session is created.
+    pub description: Option<String>,
+    /// Used only when the session is created.
+    pub metadata: Option<Object>,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct EnsureResponse {
+    pub session_id: SessionId,
+    pub meta: SessionMeta,
+    /// Whether this call made the session.
+    pub created: bool,
+}
+
+impl Mutation for EnsureRequest {
+    const ID: &'static str = "session::ensure";
+    const DESCRIPTION: &'static str =
+        "Create a session under the given id when there is none (fires session::created), otherwise just read it.";
+    type Response = EnsureResponse;
+
+    fn command(self, _limits: &Limits) -> Result<Command, Refusal> {
+        let EnsureRequest { session_id, title, description, metadata } = self;
+        checks::new_id("session_id", session_id.as_str())?;
+        let session = CreateRequest { title, description, metadata }.session()?;
+        Ok(Command::Ensure(EnsureSession { session_id, session }))
+    }
+
+    fn response(answer: Answer) -> Option<EnsureResponse> {
+        let Answer::Ensured { meta, created } = answer else { return None };
+        Some(EnsureResponse { session_id: meta.session_id.clone(), meta, created })
+    }
+}

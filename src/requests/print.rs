@@ -1,0 +1,194 @@
+//! Owns: responses made of stored bodies, printed straight into one buffer. A stored body is text already; serde
+//! would scan it again to be sure, which is most of the time of a page. The text is the same, byte for byte.
+
+use std::fmt::Write;
+
+use crate::machine::entry::{Body, Entry};
+use crate::machine::query::messages::MessagesPage;
+
+/// Room for the fields around a body; a guess saves growing, a wrong one costs little.
+const FRAME_BYTES: usize = 192;
+
+/// A page of `session::messages`.
+pub fn messages(page: &MessagesPage) -> String {
+    let mut out = String::with_capacity(FRAME_BYTES + page.entries.iter().map(size).sum::<usize>());
+    out.push_str(r#"{"messages":["#);
+    separated(&mut out, &page.entries, message_item);
+    out.push(']');
+    if let Some(cursor) = &page.next_cursor {
+        out.push_str(r#","next_cursor":"#);
+        string(&mut out, cursor);
+    }
+    out.push('}');
+    out
+}
+
+/// The entries of `session::store::list-entries`.
+pub fn entries(entries: &[Entry]) -> String {
+    let mut out = String::with_capacity(FRAME_BYTES + entries.iter().map(size).sum::<usize>());
+    out.push_str(r#"{"entries":["#);
+    separated(&mut out, entries, entry);
+    out.push_str("]}");
+    out
+}
+
+/// `{"entry":…}` of `session::get-message`, or null.
+pub fn wrapped_entry(found: Option<&Entry>) -> String {
+    let Some(found) = found else { return "null".to_owned() };
+    let mut out = String::with_capacity(size(found));
+    out.push_str(r#"{"entry":"#);
+    entry(&mut out, found);
+    out.push('}');
+    out
+}
+
+/// The entry of `session::store::get-entry`, or null.
+pub fn bare_entry(found: Option<&Entry>) -> String {
+    let Some(found) = found else { return "null".to_owned() };
+    let mut out = String::with_capacity(size(found));
+    entry(&mut out, found);
+    out
+}
+
+fn size(entry: &Entry) -> usize {
+    let body = match &entry.body {
+        Body::Message(message) => message.body.text().len(),
+        Body::Custom { custom_type, data } => custom_type.len() + data.text().len(),
+    };
+    FRAME_BYTES + body + entry.origin.as_ref().map_or(0, |origin| origin.text().len())
+}
+
+fn separated(out: &mut String, entries: &[Entry], print: fn(&mut String, &Entry)) {
+    for (at, entry) in entries.iter().enumerate() {
+        if at > 0 {
+            out.push(',');
+        }
+        print(out, entry);
+    }
+}
+
+fn message_item(out: &mut String, entry: &Entry) {
+    out.push_str(r#"{"entry_id":"#);
+    string(out, entry.id.as_str());
+    match &entry.body {
+        Body::Message(message) => {
+            out.push_str(r#","message":"#);
+            out.push_str(message.body.text());
+        }
+        Body::Custom { custom_type, data } => {
+            out.push_str(r#","custom":{"custom_type":"#);
+            string(out, custom_type);
+            out.push_str(r#","data":"#);
+            out.push_str(data.text());
+            out.push('}');
+        }
+    }
+    out.push('}');
+}
+
+fn entry(out: &mut String, entry: &Entry) {
+    match &entry.body {
+        Body::Message(message) => {
+            out.push_str(r#"{"kind":"message","message":"#);
+            out.push_str(message.body.text());
+        }
+        Body::Custom { custom_type, data } => {
+            out.push_str(r#"{"kind":"custom","custom_type":"#);
+            string(out, custom_type);
+            out.push_str(r#","data":"#);
+            out.push_str(data.text());
+        }
+    }
+    out.push_str(r#","id":"#);
+    string(out, entry.id.as_str());
+    if let Some(parent_id) = &entry.parent_id {
+        out.push_str(r#","parent_id":"#);
+        string(out, parent_id.as_str());
+    }
+    // Writing into a String cannot fail.
+    let _ = write!(out, r#","timestamp":{},"revision":{}"#, entry.timestamp, entry.revision);
+    if let Some(origin) = &entry.origin {
+        out.push_str(r#","origin":"#);
+        out.push_str(origin.text());
+    }
+    out.push('}');
+}
+
+/// A JSON string. Ids rarely hold anything to escape; what does is left to serde.
+fn string(out: &mut String, text: &str) {
+    if text.bytes().all(|byte| byte >= 0x20 && byte != b'"' && byte != b'\\') {
+        out.push('"');
+        out.push_str(text);
+        out.push('"');
+    } else {
+        out.push_str(&serde_json::Value::from(text).to_string());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    use super::*;
+    use crate::machine::Found;
+    use crate::machine::ids::EntryId;
+    use crate::machine::json::Json;
+    use crate::machine::message::{AgentMessage, ContentBlock, Message};
+    use crate::requests::Question;
+    use crate::requests::get_message::GetMessageRequest;
+    use crate::requests::messages::MessagesRequest;
+    use crate::requests::store::get_entry::GetEntryRequest;
+    use crate::requests::store::list_entries::ListEntriesRequest;
+
+    fn any_body() -> impl Strategy<Value = Body> {
+        let message = any::<String>().prop_map(|text| {
+            let content = vec![ContentBlock::Text { text }];
+            Body::Message(Message::new(&AgentMessage::User { content, timestamp: 1 }))
+        });
+        let custom = (any::<String>(), any::<Option<String>>())
+            .prop_map(|(custom_type, data)| Body::Custom { custom_type, data: Json::print(&json!({ "x": data })) });
+        prop_oneof![message, custom]
+    }
+
+    fn any_entry() -> impl Strategy<Value = Entry> {
+        let fields = (any::<String>(), any::<Option<String>>(), any::<i64>(), any::<u64>(), any::<Option<String>>());
+        (fields, any_body()).prop_map(|((id, parent_id, timestamp, revision, origin), body)| Entry {
+            id: EntryId::from(id),
+            parent_id: parent_id.map(EntryId::from),
+            timestamp,
+            revision,
+            origin: origin.map(|origin| Json::print(&json!({ "turn": origin }))),
+            body,
+            place: None,
+        })
+    }
+
+    /// The text of serde is what every printer here must give.
+    fn prints_as_serde<Q: Question>(found: Found) {
+        let spelled = serde_json::to_string(&Q::response(found.clone()).unwrap()).unwrap();
+        assert_eq!(Q::print(found).unwrap(), spelled);
+    }
+
+    proptest! {
+        #[test]
+        fn the_printed_text_equals_serdes(
+            entries in prop::collection::vec(any_entry(), 0..4),
+            next_cursor in any::<Option<String>>(),
+        ) {
+            let one = entries.first().cloned();
+            prints_as_serde::<GetMessageRequest>(Found::Entry(one.clone()));
+            prints_as_serde::<GetEntryRequest>(Found::Entry(one));
+            prints_as_serde::<ListEntriesRequest>(Found::Entries(entries.clone()));
+            prints_as_serde::<MessagesRequest>(Found::Messages(MessagesPage { entries, next_cursor }));
+        }
+    }
+
+    #[test]
+    fn an_answer_to_another_question_is_not_printed() {
+        assert_eq!(MessagesRequest::print(Found::Leaf(None)), None);
+        assert_eq!(GetMessageRequest::print(Found::Leaf(None)), None);
+        assert_eq!(GetEntryRequest::print(Found::Metas(Vec::new())), None);
+        assert_eq!(ListEntriesRequest::print(Found::Entry(None)), None);
+    }
+}
