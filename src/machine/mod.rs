@@ -4,6 +4,9 @@
 //! Reads: the state, through `View`. Never: a clock, randomness, IO, async, a HashMap, another room.
 //! The same log gives the same state, answers and events on every machine.
 
+// The lists are in clippy.toml; the rest of the crate allows what is denied here.
+#![deny(clippy::disallowed_methods, clippy::disallowed_types)]
+
 pub mod apply;
 pub mod command;
 pub mod entry;

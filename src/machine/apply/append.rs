@@ -78,7 +78,8 @@ pub(super) fn hang<V: View + ?Sized>(
     }
     let leaf = entries.last().ok_or(Refusal::EmptyBatch)?;
     draft.change(Change::SetLeaf(session_id.clone(), leaf.id.clone()));
-    let message_count = meta.message_count + messages;
+    // A raw write may have set any count; a count at its end stays there.
+    let message_count = meta.message_count.saturating_add(messages);
     draft.change(Change::PutMeta(SessionMeta { message_count, ..touched(meta, stamp) }));
     Ok(draft.answer(stamp, answer(&entries)))
 }

@@ -44,7 +44,9 @@ pub fn apply<V: View + ?Sized>(view: &V, stamp: &Stamp, command: &UpdateMessage)
     let content: Vec<ContentBlock> = command.content.parse().map_err(|_| unreadable("content"))?;
     let details = command.details.as_ref().map(Json::value);
     let message = message.with_content(content, details).ok_or_else(|| unreadable("the stored message"))?;
-    let revision = entry.revision + 1;
+    // Only a raw write can bring a revision to its end; there is no next one, and every replica says so alike.
+    let last = || Refusal::RequestInvalid(format!("entry {:?}: no revision follows {}", entry_id.as_str(), u64::MAX));
+    let revision = entry.revision.checked_add(1).ok_or_else(last)?;
     let mut draft = Draft::new(view, session_id)?;
     let body = Body::Message(message.clone());
     draft.change(Change::PutEntry(session_id.clone(), Entry { revision, body, ..entry }));

@@ -5,6 +5,8 @@ pub mod cursor;
 pub mod list;
 pub mod messages;
 
+use std::collections::BTreeMap;
+
 use super::entry::Entry;
 use super::ids::{EntryId, SessionId};
 use super::refusal::{Failure, Fault, Refusal};
@@ -59,9 +61,32 @@ pub fn query<V: View + ?Sized>(view: &V, query: &Query) -> Result<Result<Found, 
 }
 
 fn entries<V: View + ?Sized>(view: &V, session_id: &SessionId) -> Result<Vec<Entry>, Fault> {
-    let mut entries = view.entries(session_id)?;
-    entries.sort_by_key(|entry| entry.place.as_ref().map_or(u64::MAX, |place| place.depth));
-    Ok(entries)
+    let (mut placed, placeless): (Vec<Entry>, Vec<Entry>) =
+        view.entries(session_id)?.into_iter().partition(|entry| entry.place.is_some());
+    placed.sort_by_key(|entry| entry.place.as_ref().map(|place| place.depth));
+    placed.extend(parents_first(placeless));
+    Ok(placed)
+}
+
+/// Entries without a place (raw writes may bring them about) in an order where parents come before their children.
+/// Entries whose parents form a circle have no such order and come last.
+fn parents_first(entries: Vec<Entry>) -> Vec<Entry> {
+    let mut waiting: BTreeMap<EntryId, Entry> = entries.into_iter().map(|entry| (entry.id.clone(), entry)).collect();
+    let mut children: BTreeMap<EntryId, Vec<EntryId>> = BTreeMap::new();
+    let mut next: Vec<EntryId> = Vec::new();
+    for entry in waiting.values() {
+        match entry.parent_id.as_ref().filter(|parent_id| waiting.contains_key(parent_id)) {
+            Some(parent_id) => children.entry(parent_id.clone()).or_default().push(entry.id.clone()),
+            None => next.push(entry.id.clone()),
+        }
+    }
+    let mut ordered = Vec::with_capacity(waiting.len());
+    while let Some(entry_id) = next.pop() {
+        ordered.extend(waiting.remove(&entry_id));
+        next.extend(children.remove(&entry_id).into_iter().flatten());
+    }
+    ordered.extend(waiting.into_values());
+    ordered
 }
 
 fn metas<V: View + ?Sized>(view: &V) -> Result<Vec<SessionMeta>, Fault> {

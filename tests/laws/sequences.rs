@@ -1,0 +1,603 @@
+//! Owns: the law that the machine over any store does what the plain model says, for random sequences of commands.
+
+use proptest::prelude::*;
+use proptest::sample::select;
+use proptest::test_runner::TestCaseError;
+use serde_json::{Map, Value, json};
+use session_manager::machine::apply::append::AppendEntry;
+use session_manager::machine::apply::append_many::AppendMany;
+use session_manager::machine::apply::create::CreateSession;
+use session_manager::machine::apply::delete::DeleteSession;
+use session_manager::machine::apply::ensure::EnsureSession;
+use session_manager::machine::apply::fork::ForkSession;
+use session_manager::machine::apply::set_active_leaf::SetActiveLeaf;
+use session_manager::machine::apply::set_meta::SetMeta;
+use session_manager::machine::apply::set_status::SetStatus;
+use session_manager::machine::apply::store::{Envelope, StoreWrite};
+use session_manager::machine::apply::update_message::UpdateMessage;
+use session_manager::machine::entry::{Body, Entry};
+use session_manager::machine::event::EventKind;
+use session_manager::machine::ids::{EntryId, SessionId};
+use session_manager::machine::json::Json;
+use session_manager::machine::law::{self, LawError};
+use session_manager::machine::message::Role;
+use session_manager::machine::query::list::ListQuery;
+use session_manager::machine::query::messages::MessagesQuery;
+use session_manager::machine::session::{SessionMeta, SessionStatus};
+use session_manager::machine::view::ListOrder;
+use session_manager::machine::{Command, Found, Query, Stamped};
+use session_manager::storage::Store;
+use session_manager::storage::memory::MemoryStore;
+
+use crate::model::{After, Model, list_time, spell};
+use crate::workshop::{Run, custom, message, minted, reported, stamped, text, told};
+
+/// Ids that trap a careless key: prefixes of each other, empty, separators, zero bytes, the end of Unicode.
+const SESSIONS: [&str; 8] = ["a", "a\0", "a\0b", "ab", "../escape/chat 42:?", "🦀 e\u{301}", "\u{10ffff}", "%2e"];
+const ENTRIES: [&str; 6] = ["x", "x\0", "xy", "", "../e 1:?", "🦀"];
+
+/// Between these steps only the sessions a command touched are compared.
+const LOOK_AT_ALL_EVERY: u64 = 8;
+
+/// One choice, resolved against what exists when its turn comes: small numbers name the pools above (so that
+/// unknown ids happen), larger ones something that exists.
+type Pick = u8;
+
+#[derive(Debug, Clone)]
+enum Op {
+    Create {
+        metadata: Option<Map<String, Value>>,
+    },
+    Ensure {
+        session: Pick,
+        metadata: Option<Map<String, Value>>,
+    },
+    SetMeta {
+        session: Pick,
+        title: Option<String>,
+        metadata: Option<Map<String, Value>>,
+    },
+    SetStatus {
+        session: Pick,
+        status: SessionStatus,
+        reason: Option<String>,
+    },
+    Delete {
+        session: Pick,
+    },
+    Append {
+        session: Pick,
+        entry: Option<Pick>,
+        parent: Option<Pick>,
+        body: u8,
+    },
+    AppendMany {
+        session: Pick,
+        parent: Option<Pick>,
+        roles: Vec<u8>,
+    },
+    Update {
+        session: Pick,
+        entry: Pick,
+        expected: Option<u64>,
+        details: bool,
+    },
+    Fork {
+        session: Pick,
+        entry: Pick,
+        title: Option<String>,
+    },
+    SetLeaf {
+        session: Pick,
+        entry: Pick,
+    },
+    RawMeta {
+        session: Pick,
+        status: SessionStatus,
+        times: (i64, i64),
+        count: u64,
+        metadata: Option<Map<String, Value>>,
+    },
+    RawEntry {
+        session: Pick,
+        entry: Pick,
+        parent: Option<Pick>,
+        revision: u64,
+        body: u8,
+    },
+    RawLeaf {
+        session: Pick,
+        entry: Pick,
+    },
+    RawDelete {
+        session: Pick,
+        what: u8,
+    },
+    Publish {
+        session: Pick,
+        kinds: Vec<u8>,
+    },
+    /// Reads the next page of one of the two open transcript readers, or opens it anew.
+    ReadMessages {
+        reader: bool,
+        anew: bool,
+        session: Pick,
+        from: Option<Pick>,
+        roles: Option<Vec<Role>>,
+        custom: bool,
+    },
+    /// The same for the two open list readers.
+    ReadList {
+        reader: bool,
+        anew: bool,
+        order: ListOrder,
+        status: Option<SessionStatus>,
+        filter: Option<Map<String, Value>>,
+    },
+}
+
+fn metadata() -> impl Strategy<Value = Option<Map<String, Value>>> {
+    let long = "k".repeat(600);
+    let value = select(vec![
+        json!(1),
+        json!(1.0),
+        json!(-0.0),
+        json!(null),
+        json!("1"),
+        json!({ "b": [1, { "c": null }], "a": "🦀" }),
+        json!(long),
+    ]);
+    let key = select(vec!["team", "🦀", "", "team\0"]).prop_map(str::to_owned);
+    prop_oneof![
+        1 => Just(None),
+        3 => prop::collection::btree_map(key, value, 0..3).prop_map(|map| Some(map.into_iter().collect())),
+    ]
+}
+
+fn status() -> impl Strategy<Value = SessionStatus> {
+    select(vec![SessionStatus::Idle, SessionStatus::Working, SessionStatus::Done, SessionStatus::Error])
+}
+
+fn words() -> impl Strategy<Value = Option<String>> {
+    select(vec![None, Some(String::new()), Some("Title".to_owned()), Some("t\u{0}\"🦀\n".to_owned())])
+}
+
+fn time() -> impl Strategy<Value = i64> {
+    select(vec![0, 1, 5, 1_000, 1_003, -1, i64::MIN, i64::MAX])
+}
+
+fn count() -> impl Strategy<Value = u64> {
+    select(vec![0, 1, 7, u64::MAX])
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    let parent = || prop_oneof![3 => Just(None), 2 => any::<Pick>().prop_map(Some)];
+    let order = select(vec![ListOrder::CreatedAsc, ListOrder::CreatedDesc, ListOrder::UpdatedDesc]);
+    let role = select(vec![Role::User, Role::Assistant, Role::FunctionResult, Role::Custom]);
+    let roles = prop::option::weighted(0.3, prop::collection::vec(role, 0..3));
+    let p = any::<Pick>;
+    prop_oneof![
+        3 => metadata().prop_map(|metadata| Op::Create { metadata }),
+        6 => (p(), metadata()).prop_map(|(session, metadata)| Op::Ensure { session, metadata }),
+        3 => (p(), words(), metadata()).prop_map(|(session, title, metadata)| Op::SetMeta { session, title, metadata }),
+        3 => (p(), status(), words()).prop_map(|(session, status, reason)| Op::SetStatus { session, status, reason }),
+        2 => p().prop_map(|session| Op::Delete { session }),
+        14 => (p(), prop::option::of(p()), parent(), any::<u8>())
+            .prop_map(|(session, entry, parent, body)| Op::Append { session, entry, parent, body }),
+        4 => (p(), parent(), prop::collection::vec(any::<u8>(), 0..5))
+            .prop_map(|(session, parent, roles)| Op::AppendMany { session, parent, roles }),
+        6 => (p(), p(), prop::option::of(0..3u64), any::<bool>())
+            .prop_map(|(session, entry, expected, details)| Op::Update { session, entry, expected, details }),
+        3 => (p(), p(), words()).prop_map(|(session, entry, title)| Op::Fork { session, entry, title }),
+        3 => (p(), p()).prop_map(|(session, entry)| Op::SetLeaf { session, entry }),
+        2 => (p(), status(), (time(), time()), count(), metadata())
+            .prop_map(|(session, status, times, count, metadata)| Op::RawMeta { session, status, times, count, metadata }),
+        4 => (p(), p(), parent(), count(), any::<u8>())
+            .prop_map(|(session, entry, parent, revision, body)| Op::RawEntry { session, entry, parent, revision, body }),
+        1 => (p(), p()).prop_map(|(session, entry)| Op::RawLeaf { session, entry }),
+        1 => (p(), any::<u8>()).prop_map(|(session, what)| Op::RawDelete { session, what }),
+        1 => (p(), prop::collection::vec(any::<u8>(), 0..4)).prop_map(|(session, kinds)| Op::Publish { session, kinds }),
+        6 => (any::<bool>(), prop::bool::weighted(0.4), p(), prop::option::weighted(0.3, p()), roles, any::<bool>())
+            .prop_map(|(reader, anew, session, from, roles, custom)| {
+                Op::ReadMessages { reader, anew, session, from, roles, custom }
+            }),
+        4 => (any::<bool>(), prop::bool::weighted(0.4), order, prop::option::of(status()), metadata())
+            .prop_map(|(reader, anew, order, status, filter)| Op::ReadList { reader, anew, order, status, filter }),
+    ]
+}
+
+/// A page reader left open while commands go on: the query with the product's cursor, and where the model stands.
+struct Reader<Q> {
+    query: Q,
+    after: After,
+}
+
+/// One run: the same commands to the product and to the model, compared all the way.
+pub struct Race<'a> {
+    run: Run<'a>,
+    model: Model,
+    at_ms: i64,
+    log: Vec<Stamped>,
+    transcripts: [Option<Reader<MessagesQuery>>; 2],
+    lists: [Option<Reader<ListQuery>>; 2],
+}
+
+type Verdict = Result<(), TestCaseError>;
+
+impl<'a> Race<'a> {
+    fn new(store: &'a dyn Store) -> Race<'a> {
+        let (transcripts, lists) = ([None, None], [None, None]);
+        Race { run: Run::new(store), model: Model::default(), at_ms: 1_000, log: Vec::new(), transcripts, lists }
+    }
+
+    fn session(&self, pick: Pick) -> SessionId {
+        let pick = usize::from(pick);
+        let known: Vec<&String> = self.model.metas.keys().collect();
+        match pick.checked_sub(SESSIONS.len() * 8) {
+            Some(pick) if !known.is_empty() => SessionId::from(known[pick % known.len()].as_str()),
+            Some(_) | None => SessionId::from(SESSIONS[pick % SESSIONS.len()]),
+        }
+    }
+
+    fn entry(&self, session: &SessionId, pick: Pick) -> EntryId {
+        let pick = usize::from(pick);
+        let known = self.model.entries.get(session.as_str()).filter(|known| !known.is_empty());
+        match (pick.checked_sub(ENTRIES.len() * 8), known) {
+            (Some(pick), Some(known)) => EntryId::from(known[pick % known.len()]["id"].as_str().unwrap()),
+            (_, _) => EntryId::from(ENTRIES[pick % ENTRIES.len()]),
+        }
+    }
+
+    fn body(&self, session: &SessionId, pick: u8) -> Body {
+        match pick % 8 {
+            6 => custom("compaction", &json!({ "tail_start_entry_id": self.entry(session, pick), "kept": 1.5 })),
+            7 => custom("🦀", &json!(["x", null])),
+            role => Body::Message(message(role, "hello \u{0} 🦀")),
+        }
+    }
+
+    fn step(&mut self, op: Op) -> Verdict {
+        match op {
+            Op::ReadMessages { reader, anew, session, from, roles, custom } => {
+                let session_id = self.session(session);
+                let from_entry_id = from.map(|from| self.entry(&session_id, from));
+                let slot = usize::from(reader);
+                if anew || self.transcripts[slot].is_none() {
+                    let query = MessagesQuery {
+                        session_id,
+                        from_entry_id,
+                        roles,
+                        include_custom: custom,
+                        cursor: None,
+                        limit: 2,
+                    };
+                    self.transcripts[slot] = Some(Reader { query, after: After::Start });
+                }
+                self.read_messages(slot)
+            }
+            Op::ReadList { reader, anew, order, status, filter } => {
+                let slot = usize::from(reader);
+                if anew || self.lists[slot].is_none() {
+                    let query = ListQuery { order, status, metadata: filter, cursor: None, limit: 2 };
+                    self.lists[slot] = Some(Reader { query, after: After::Start });
+                }
+                self.read_list(slot)
+            }
+            mutation => {
+                let command = self.command(mutation);
+                self.apply(command)
+            }
+        }
+    }
+
+    fn command(&self, op: Op) -> Command {
+        let origin = |n: u8| n.is_multiple_of(3).then(|| Json::print(&json!({ "turn": n })));
+        match op {
+            Op::Create { metadata } => Command::Create(new("Created", metadata)),
+            Op::Ensure { session, metadata } => {
+                Command::Ensure(EnsureSession { session_id: self.session(session), session: new("Ensured", metadata) })
+            }
+            Op::SetMeta { session, title, metadata } => Command::SetMeta(SetMeta {
+                session_id: self.session(session),
+                description: title.clone().filter(|title| title.len() > 5),
+                title,
+                metadata,
+            }),
+            Op::SetStatus { session, status, reason } => {
+                Command::SetStatus(SetStatus { session_id: self.session(session), status, reason })
+            }
+            Op::Delete { session } => Command::Delete(DeleteSession { session_id: self.session(session) }),
+            Op::Append { session, entry, parent, body } => {
+                let session_id = self.session(session);
+                Command::Append(AppendEntry {
+                    entry_id: entry.map(|entry| self.entry(&session_id, entry)),
+                    parent_id: parent.map(|parent| self.entry(&session_id, parent)),
+                    origin: origin(body),
+                    body: self.body(&session_id, body),
+                    session_id,
+                })
+            }
+            Op::AppendMany { session, parent, roles } => {
+                let session_id = self.session(session);
+                Command::AppendMany(AppendMany {
+                    parent_id: parent.map(|parent| self.entry(&session_id, parent)),
+                    origin: origin(roles.len() as u8),
+                    messages: roles.into_iter().map(|role| message(role, "many")).collect(),
+                    session_id,
+                })
+            }
+            Op::Update { session, entry, expected, details } => {
+                let session_id = self.session(session);
+                Command::UpdateMessage(UpdateMessage {
+                    entry_id: self.entry(&session_id, entry),
+                    content: Json::print(&text("new words")),
+                    details: details.then(|| Json::print(&json!({ "new": [1] }))),
+                    expected_revision: expected,
+                    origin: origin(entry),
+                    session_id,
+                })
+            }
+            Op::Fork { session, entry, title } => {
+                let session_id = self.session(session);
+                Command::Fork(ForkSession { entry_id: self.entry(&session_id, entry), session_id, title })
+            }
+            Op::SetLeaf { session, entry } => {
+                let session_id = self.session(session);
+                Command::SetActiveLeaf(SetActiveLeaf { entry_id: self.entry(&session_id, entry), session_id })
+            }
+            Op::RawMeta { session, status, times, count, metadata } => {
+                Command::Store(StoreWrite::PutMeta(SessionMeta {
+                    session_id: self.session(session),
+                    title: "Raw".to_owned(),
+                    description: String::new(),
+                    status,
+                    status_reason: Some("raw".to_owned()),
+                    message_count: count,
+                    metadata,
+                    forked_from: Some(SessionId::from("elsewhere")),
+                    created_at: times.0,
+                    updated_at: times.1,
+                }))
+            }
+            Op::RawEntry { session, entry, parent, revision, body } => {
+                let session_id = self.session(session);
+                let raw = Entry {
+                    id: self.entry(&session_id, entry),
+                    parent_id: parent.map(|parent| self.entry(&session_id, parent)),
+                    timestamp: i64::from(body) - 100,
+                    revision,
+                    origin: origin(body),
+                    body: self.body(&session_id, body),
+                    place: None,
+                };
+                Command::Store(StoreWrite::PutEntry(session_id, raw))
+            }
+            Op::RawLeaf { session, entry } => {
+                let session_id = self.session(session);
+                let entry_id = self.entry(&session_id, entry);
+                Command::Store(StoreWrite::SetLeaf(session_id, entry_id))
+            }
+            Op::RawDelete { session, what } => {
+                let session_id = self.session(session);
+                Command::Store(match what % 3 {
+                    0 => StoreWrite::DeleteMeta(session_id),
+                    1 => StoreWrite::DeleteEntries(session_id),
+                    _two => StoreWrite::DeleteLeaf(session_id),
+                })
+            }
+            Op::Publish { session, kinds } => {
+                let envelope = |kind: u8| Envelope {
+                    kind: EventKind::ALL[usize::from(kind) % EventKind::ALL.len()],
+                    session_id: self.session(session.wrapping_add(kind % 2)),
+                    role: None,
+                    payload: Json::print(&json!({ "session_id": "said elsewhere", "n": kind })),
+                    metadata: None,
+                };
+                Command::Store(StoreWrite::PublishEvents(kinds.into_iter().map(envelope).collect()))
+            }
+            Op::ReadMessages { .. } | Op::ReadList { .. } => unreachable!("reads are no commands"),
+        }
+    }
+
+    fn apply(&mut self, command: Command) -> Verdict {
+        // Now and then the clock stands still or falls back, as it does when another leader's clock is behind.
+        let n = self.log.len() as u64 + 1;
+        self.at_ms += [1, 0, 7, -20][n as usize % 4];
+        let stamped = stamped(n, self.at_ms, command);
+        let outcome = self.run.apply(&stamped);
+        let minted = minted(&outcome);
+        let expected = self.model.apply(self.at_ms, &stamped.command, &minted);
+        prop_assert_eq!(&told(&outcome.answer), &expected.answer, "answer to {:?}", &stamped.command);
+        let events: Vec<Value> = outcome.events.iter().map(reported).collect();
+        prop_assert_eq!(&events, &expected.events, "events of {:?}", &stamped.command);
+        let touched = stamped.command.session_id().into_iter().map(|id| id.as_str().to_owned());
+        let touched: Vec<String> = touched.chain(minted.into_iter().take(1)).collect();
+        self.log.push(stamped);
+        for id in touched {
+            self.compare_session(&id)?;
+        }
+        // A look at everything after every step would cost more than it finds.
+        if n.is_multiple_of(LOOK_AT_ALL_EVERY) { self.compare() } else { Ok(()) }
+    }
+
+    /// Everything the state says equals everything the model says.
+    fn compare(&self) -> Verdict {
+        let Found::Metas(metas) = self.run.ask(&Query::Metas).unwrap() else { unreachable!() };
+        let mut by_age: Vec<&Value> = self.model.metas.values().collect();
+        by_age.sort_by_key(|meta| meta["created_at"].as_i64());
+        prop_assert_eq!(json!(metas), json!(by_age), "metas, oldest first");
+        let names = self.model.metas.keys().chain(self.model.entries.keys()).chain(self.model.seqs.keys());
+        for id in names.map(String::as_str).chain(SESSIONS) {
+            self.compare_session(id)?;
+        }
+        self.compare_lists()
+    }
+
+    fn compare_session(&self, id: &str) -> Verdict {
+        let session_id = SessionId::from(id);
+        let Found::Meta(meta) = self.run.ask(&Query::Meta(session_id.clone())).unwrap() else { unreachable!() };
+        prop_assert_eq!(json!(meta), json!(self.model.metas.get(id)), "meta of {:?}", id);
+        let Found::Leaf(leaf) = self.run.ask(&Query::Leaf(session_id.clone())).unwrap() else { unreachable!() };
+        prop_assert_eq!(json!(leaf), json!(self.model.leaves.get(id)), "leaf of {:?}", id);
+        let seq = self.run.look(|view| view.seq(&session_id)).unwrap();
+        prop_assert_eq!(seq, self.model.seqs.get(id).copied().unwrap_or(0), "seq of {:?}", id);
+        self.compare_entries(id)?;
+
+        let query = MessagesQuery {
+            session_id: session_id.clone(),
+            from_entry_id: None,
+            roles: None,
+            include_custom: true,
+            cursor: None,
+            limit: 1_000,
+        };
+        self.compare_page(&query, &After::Start)?;
+        if !self.model.tainted.contains(id) {
+            let laws = self.run.look(|view| {
+                law::leaf_reaches_root(view, &session_id)?;
+                law::message_count_counts_messages(view, &session_id)?;
+                Ok::<(), LawError>(())
+            });
+            prop_assert_eq!(laws, Ok(()));
+        }
+        Ok(())
+    }
+
+    fn compare_entries(&self, id: &str) -> Verdict {
+        let session_id = SessionId::from(id);
+        let Found::Entries(entries) = self.run.ask(&Query::Entries(session_id.clone())).unwrap() else {
+            unreachable!()
+        };
+        let empty = Vec::new();
+        let expected = self.model.entries.get(id).unwrap_or(&empty);
+        let sorted = |mut entries: Vec<Value>| {
+            entries.sort_by_key(|entry| entry["id"].as_str().unwrap().to_owned());
+            entries
+        };
+        prop_assert_eq!(sorted(spell(&entries)), sorted(expected.clone()), "entries of {:?}", id);
+        for entry in expected {
+            let entry_id = entry["id"].as_str().unwrap();
+            let Found::Entry(found) = self.run.ask(&Query::Entry(session_id.clone(), EntryId::from(entry_id))).unwrap()
+            else {
+                unreachable!()
+            };
+            prop_assert_eq!(&json!(found), entry);
+            // Parents stand before their children, where the parents form no circle.
+            let place = |wanted: &str| entries.iter().position(|entry| entry.id.as_str() == wanted);
+            let path = self.model.path(id, entry_id);
+            if path[0].get("parent_id").and_then(|parent| self.model.entry(id, parent.as_str().unwrap())).is_none() {
+                let places: Vec<_> = path.iter().map(|entry| place(entry["id"].as_str().unwrap())).collect();
+                prop_assert!(places.is_sorted(), "{:?}: {:?} at {:?}", id, entry_id, places);
+            }
+        }
+        Ok(())
+    }
+
+    /// Every order, alone and with filters, read to its end in pages of one and of three.
+    fn compare_lists(&self) -> Verdict {
+        let orders = [ListOrder::CreatedAsc, ListOrder::CreatedDesc, ListOrder::UpdatedDesc];
+        let statuses = [None, Some(SessionStatus::Idle), Some(SessionStatus::Error)];
+        let filter = |value: Value| value.as_object().cloned();
+        let filters = [None, filter(json!({ "team": 1 })), filter(json!({ "team": null, "🦀": "1" }))];
+        for (n, order) in orders.into_iter().enumerate() {
+            for (m, status) in statuses.into_iter().enumerate() {
+                let metadata = filters[(n + m) % filters.len()].clone();
+                let limit = if m % 2 == 0 { 3 } else { 1 };
+                let mut reader =
+                    Reader { query: ListQuery { order, status, metadata, cursor: None, limit }, after: After::Start };
+                while self.list_page(&mut reader)? {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads one page of a list and moves the reader on; false at the end.
+    fn list_page(&self, reader: &mut Reader<ListQuery>) -> Result<bool, TestCaseError> {
+        let query = &reader.query;
+        let (expected, more) = self.model.list(query, &reader.after).unwrap();
+        let Ok(Found::List(page)) = self.run.ask(&Query::List(query.clone())) else {
+            return Err(TestCaseError::fail(format!("no page for {query:?}")));
+        };
+        prop_assert_eq!(json!(page.sessions), json!(expected), "list {:?}", query);
+        prop_assert_eq!(page.next_cursor.is_some(), more, "a cursor exactly where more follows: {:?}", query);
+        if let Some(last) = expected.last() {
+            let id = last["session_id"].as_str().unwrap().to_owned();
+            reader.after = After::Session { time: list_time(query.order, last), id };
+        }
+        reader.query.cursor = page.next_cursor;
+        Ok(more)
+    }
+
+    fn read_list(&mut self, slot: usize) -> Verdict {
+        let Some(mut reader) = self.lists[slot].take() else { return Ok(()) };
+        if self.list_page(&mut reader)? {
+            self.lists[slot] = Some(reader);
+        }
+        Ok(())
+    }
+
+    fn read_messages(&mut self, slot: usize) -> Verdict {
+        let Some(mut reader) = self.transcripts[slot].take() else { return Ok(()) };
+        if let Some((last, cursor)) = self.compare_page(&reader.query, &reader.after)? {
+            reader.query.cursor = Some(cursor);
+            reader.after = After::Entry(last);
+            self.transcripts[slot] = Some(reader);
+        }
+        Ok(())
+    }
+
+    /// Compares one page; the last entry and the cursor when more follows.
+    fn compare_page(&self, query: &MessagesQuery, after: &After) -> Result<Option<(String, String)>, TestCaseError> {
+        let expected = self.model.messages(query, after).map_err(str::to_owned);
+        let found = self.run.ask(&Query::Messages(query.clone())).map_err(|refusal| refusal.code().to_owned());
+        let found = found.map(|found| match found {
+            Found::Messages(page) => page,
+            other => unreachable!("{other:?}"),
+        });
+        let seen = found.as_ref().map(|page| (spell(&page.entries), page.next_cursor.is_some())).map_err(Clone::clone);
+        prop_assert_eq!(seen, expected, "{:?}", query);
+        let Ok(page) = found else { return Ok(None) };
+        let last = page.entries.last().map(|entry| entry.id.as_str().to_owned());
+        Ok(last.zip(page.next_cursor))
+    }
+}
+
+fn new(title: &str, metadata: Option<Map<String, Value>>) -> CreateSession {
+    CreateSession { title: title.to_owned(), description: "d".to_owned(), metadata }
+}
+
+/// Runs a sequence over a store, comparing after every step, and returns the log it made.
+fn race(store: &dyn Store, ops: Vec<Op>) -> Result<Vec<Stamped>, TestCaseError> {
+    let mut race = Race::new(store);
+    for op in ops {
+        race.step(op)?;
+    }
+    race.compare()?;
+    Ok(race.log)
+}
+
+/// Every pair of the state, to compare stores byte by byte.
+fn state(store: &dyn Store) -> Vec<(Vec<u8>, bytes::Bytes)> {
+    store.freeze().unwrap().pairs.map(|pair| pair.unwrap()).collect()
+}
+
+fn replay(store: &dyn Store, log: &[Stamped]) {
+    let mut run = Run::new(store);
+    for stamped in log {
+        run.apply(stamped);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 256, max_shrink_iters: 4_000, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn the_machine_over_memory_does_what_the_model_says(ops in prop::collection::vec(op(), 1..60)) {
+        let store = MemoryStore::new();
+        let log = race(&store, ops)?;
+
+        let again = MemoryStore::new();
+        replay(&again, &log);
+        prop_assert!(state(&store) == state(&again), "replaying the same log gave another state");
+    }
+}

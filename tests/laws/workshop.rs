@@ -1,0 +1,138 @@
+//! Owns: what the laws share to run the machine over a store: one applied log per `Run`, and small bodies to write.
+
+use bytes::Bytes;
+use serde_json::{Value, json};
+use session_manager::machine::entry::Body;
+use session_manager::machine::event::Event;
+use session_manager::machine::json::Json;
+use session_manager::machine::message::{AgentMessage, ContentBlock, Message, StopReason};
+use session_manager::machine::refusal::Refusal;
+use session_manager::machine::stamp::Stamp;
+use session_manager::machine::view::{Change, View};
+use session_manager::machine::{self, Answer, Command, Found, Outcome, Query, Stamped};
+use session_manager::storage::{Store, look};
+
+/// A store and how far its log is applied: apply, then commit, as the product does.
+pub struct Run<'a> {
+    pub store: &'a dyn Store,
+    pub index: u64,
+}
+
+impl<'a> Run<'a> {
+    pub fn new(store: &'a dyn Store) -> Run<'a> {
+        Run { store, index: 0 }
+    }
+
+    pub fn apply(&mut self, stamped: &Stamped) -> Outcome {
+        self.index += 1;
+        let outcome = look(self.store, |view| machine::apply(view, stamped)).expect("the store can be read");
+        let mark = Bytes::copy_from_slice(&self.index.to_be_bytes());
+        self.store.commit(&outcome.changes, mark).expect("the store can be written");
+        outcome
+    }
+
+    pub fn ask(&self, query: &Query) -> Result<Found, Refusal> {
+        self.look(|view| machine::query(view, query)).expect("the store can be read")
+    }
+
+    pub fn look<R>(&self, read: impl FnOnce(&dyn View) -> R) -> R {
+        look(self.store, read)
+    }
+}
+
+/// The `n`-th stamped command of a log: time and seed follow from `n`, so that a run can be repeated exactly.
+pub fn stamped(n: u64, at_ms: i64, command: Command) -> Stamped {
+    let seed = u128::from(n).wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835) | 1;
+    Stamped { stamp: Stamp { at_ms, seed }, request_id: u128::from(n), command }
+}
+
+pub fn text(text: &str) -> Vec<ContentBlock> {
+    vec![ContentBlock::Text { text: text.to_owned() }]
+}
+
+/// A message of one of the four roles.
+pub fn message(role: u8, words: &str) -> Message {
+    let content = text(words);
+    Message::new(&match role % 4 {
+        0 => AgentMessage::User { content, timestamp: 1 },
+        1 => AgentMessage::Assistant {
+            content,
+            stop_reason: StopReason::End,
+            native_stop_reason: None,
+            error_message: None,
+            error_kind: None,
+            usage: None,
+            warnings: None,
+            model: "m".to_owned(),
+            provider: "p".to_owned(),
+            timestamp: 2,
+        },
+        2 => AgentMessage::FunctionResult {
+            function_call_id: "c".to_owned(),
+            function_id: "f::g".to_owned(),
+            content,
+            details: json!({ "n": 1 }),
+            is_error: false,
+            timestamp: 3,
+        },
+        _three => {
+            AgentMessage::Custom { custom_type: "note".to_owned(), content, display: None, details: None, timestamp: 4 }
+        }
+    })
+}
+
+pub fn custom(custom_type: &str, data: &Value) -> Body {
+    Body::Custom { custom_type: custom_type.to_owned(), data: Json::print(data) }
+}
+
+/// An answer in the words the model uses; a refusal is its code.
+pub fn told(answer: &Result<Answer, Refusal>) -> Result<Value, String> {
+    let answer = answer.as_ref().map_err(|refusal| refusal.code().to_owned())?;
+    Ok(match answer {
+        Answer::Created { meta } | Answer::MetaSet { meta } | Answer::Forked { meta } => json!({ "meta": meta }),
+        Answer::Ensured { meta, created } => json!({ "meta": meta, "created": created }),
+        Answer::StatusSet { status, previous } => json!({ "status": status, "previous_status": previous }),
+        Answer::Deleted { deleted } => json!({ "deleted": deleted }),
+        Answer::Appended { entry_id, parent_id, timestamp } => {
+            json!({ "entry_id": entry_id, "parent_id": parent_id, "timestamp": timestamp })
+        }
+        Answer::AppendedMany { entry_ids } => json!({ "entry_ids": entry_ids }),
+        Answer::Updated { updated, revision } => json!({ "updated": updated, "revision": revision }),
+        Answer::LeafSet { entry_id } => json!({ "active_leaf": entry_id }),
+        Answer::Stored => json!({ "ok": true }),
+        Answer::Published { published } => json!({ "published": published }),
+    })
+}
+
+pub fn reported(event: &Event) -> Value {
+    let mut reported = json!({
+        "kind": event.kind().trigger_type(),
+        "session": event.session_id,
+        "seq": event.seq,
+        "payload": event.payload().value(),
+    });
+    if let Some(metadata) = &event.metadata {
+        reported["metadata"] = json!(metadata);
+    }
+    reported
+}
+
+/// The ids a command derived from its stamp: a new session's, then those of new entries in the order they hang.
+pub fn minted(outcome: &Outcome) -> Vec<String> {
+    let session = match &outcome.answer {
+        Ok(Answer::Created { meta } | Answer::Forked { meta }) => Some(meta.session_id.as_str().to_owned()),
+        Ok(_) | Err(_) => None,
+    };
+    let entries = outcome.changes.iter().filter_map(|change| match change {
+        Change::PutEntry(_, entry) => Some(entry.id.as_str().to_owned()),
+        Change::PutMeta(_)
+        | Change::DeleteMeta(_)
+        | Change::DeleteEntries(_)
+        | Change::SetLeaf(..)
+        | Change::DeleteLeaf(_)
+        | Change::SetSeq(..)
+        | Change::DeleteSeq(_)
+        | Change::SetClock(_) => None,
+    });
+    session.into_iter().chain(entries).collect()
+}
