@@ -13,6 +13,7 @@ pub mod proposal;
 pub mod machine;
 pub mod storage;
 pub mod events;
+pub mod config;
 
 pub mod proto;
 pub mod observe;

@@ -1,0 +1,139 @@
+use super::*;
+
+fn variables(name: &str) -> Option<String> {
+    match name {
+        "HOME" => Some("/home/me".to_owned()),
+        "LIMIT" => Some("7".to_owned()),
+        "LEGACY" => Some("false".to_owned()),
+        "TRICK" => Some("x}\nmax_connections: 1".to_owned()),
+        _ => None,
+    }
+}
+
+fn parse(text: &str) -> Result<Config, String> {
+    Config::from_yaml_with(text, &variables).map_err(|error| error.to_string())
+}
+
+fn refusal(text: &str) -> String {
+    parse(text).expect_err(text)
+}
+
+#[test]
+fn nothing_is_the_default_and_so_is_the_default_file() {
+    for text in ["", "{}", "# only words\n", "adapter: {name: raft}", Config::default_yaml()] {
+        assert_eq!(parse(text).unwrap(), Config::default(), "{text}");
+    }
+    let defaults = serde_json::to_value(Config::default()).unwrap();
+    let file: serde_json::Value = serde_yaml_ng::from_str(Config::default_yaml()).unwrap();
+    assert_eq!(file, defaults, "the default file names every setting");
+    Config::default().validate().unwrap();
+}
+
+#[test]
+fn a_configuration_survives_being_printed() {
+    let config =
+        parse("{adapter: {name: fs, config: {data_dir: /x}}, listen: '[::1]:1', legacy_names: false}").unwrap();
+    assert_eq!(parse(&serde_json::to_string(&config).unwrap()).unwrap(), config);
+}
+
+#[test]
+fn the_adapter_is_read_in_its_old_spelling_too() {
+    let today = parse("adapter: {config: {data_dir: /data}, name: fs}").unwrap();
+    let before = parse("backend: fs\nbackend_config:\n  data_dir: /data\n").unwrap();
+    assert_eq!(today, before);
+    assert_eq!(today.adapter, AdapterConfig::Fs(DataDir { data_dir: "/data".into() }));
+    assert_eq!(parse("backend: fs").unwrap().adapter, AdapterConfig::Fs(DataDir::default()));
+    let both = "adapter: {name: fs}\nbackend: fs";
+    assert_eq!(refusal(both), "adapter: backend and backend_config are its old spelling, remove them");
+    assert_eq!(refusal("backend_config: {}"), "backend_config: backend is missing, name fs or raft");
+}
+
+#[test]
+fn a_bridge_is_known_and_refused() {
+    let words = "bridge is not in this build yet, use raft or fs";
+    assert_eq!(refusal("adapter: {name: bridge, config: {url: x}}"), format!("adapter.name: {words}"));
+    assert_eq!(refusal("backend: bridge"), format!("backend: {words}"));
+}
+
+#[test]
+fn an_error_names_the_key() {
+    let cases = [
+        ("max_conections: 1", "max_conections: unknown field `max_conections`, expected one of `adapter`"),
+        ("max_connections: many", "max_connections: invalid type: string \"many\", expected usize"),
+        ("adapter: {name: tape}", "adapter.name: unknown variant `tape`, expected `raft` or `fs`"),
+        ("adapter: {config: {}}", "adapter.name: missing"),
+        ("adapter: {name: fs, color: red}", "adapter.color: unknown key"),
+        ("adapter: {name: fs, config: {dir: x}}", "adapter.config.dir: unknown field `dir`, expected `data_dir`"),
+        ("adapter: {name: fs, config: {data_dir: 5}}", "adapter.config.data_dir: invalid type"),
+        ("adapter: {name: fs, config: {data_dir: ''}}", "adapter.config.data_dir: empty"),
+        ("adapter: fs", "adapter: must be a mapping"),
+        ("listen: nowhere", "listen: \"nowhere\" is no address: write host:port"),
+        ("default_list_limit: 0", "default_list_limit: 0 is out of bounds, give 1 to 10000"),
+        ("max_list_limit: 10", "default_list_limit: 50 is more than max_list_limit (10)"),
+        ("max_message_bytes: 100000000", "max_message_bytes: 100000000 is out of bounds"),
+        ("outbound_total_bytes: 1048576", "outbound_queue_bytes: 33554432 is more than outbound_total_bytes"),
+        ("call_timeout_ms: 0", "call_timeout_ms: 0 is out of bounds"),
+        ("- backend: fs", "the configuration must be a mapping"),
+        ("a: [", "not YAML: "),
+    ];
+    for (text, words) in cases {
+        let refused = refusal(text);
+        assert!(refused.starts_with(words), "{text}\n  {refused}");
+    }
+}
+
+#[test]
+fn only_loopback_may_listen() {
+    for good in ["127.0.0.1:0", "127.9.9.9:5", "'[::1]:49134'", "localhost:49134"] {
+        assert!(parse(&format!("listen: {good}")).is_ok(), "{good}");
+    }
+    for bad in ["0.0.0.0:49134", "192.168.1.5:49134", "'[::]:49134'"] {
+        let refused = refusal(&format!("listen: {bad}"));
+        assert!(refused.starts_with("listen: ") && refused.contains("no authentication"), "{refused}");
+    }
+}
+
+#[test]
+fn variables_and_home_are_expanded() {
+    let config = parse(
+        "default_list_limit: ${LIMIT}\nmax_list_limit: ${NONE:9}\nlegacy_names: ${LEGACY}\n\
+         listen: ${LISTEN:127.0.0.1:5000}\nadapter: {name: '${KIND:fs}', config: {data_dir: '~/a/${NONE:b}${NONE:}'}}",
+    )
+    .unwrap();
+    assert_eq!((config.default_list_limit, config.max_list_limit, config.legacy_names), (7, 9, false));
+    assert_eq!(config.listen.port(), 5000);
+    assert_eq!(config.adapter, AdapterConfig::Fs(DataDir { data_dir: "/home/me/a/b".into() }));
+    let home = parse("adapter: {name: fs, config: {data_dir: '~'}}").unwrap();
+    assert_eq!(home.adapter.data_dir(), Path::new("/home/me"));
+}
+
+#[test]
+fn a_variable_that_is_not_there_is_an_error_and_never_brings_structure() {
+    assert_eq!(
+        refusal("adapter: {name: fs, config: {data_dir: '${NOWHERE}/x'}}"),
+        "adapter.config.data_dir: the environment has no variable \"NOWHERE\": set it, or give a default as ${NOWHERE:…}"
+    );
+    assert!(refusal("listen: '${LISTEN'").starts_with("listen: \"${LISTEN\" has a ${ without its }"));
+    let config = parse("adapter: {name: fs, config: {data_dir: '${TRICK}'}}").unwrap();
+    assert_eq!(config.max_connections, 4096);
+    let homeless = Config::from_yaml_with("adapter: {name: fs, config: {data_dir: ~/x}}", &|_| None).unwrap_err();
+    assert!(homeless.0.contains("neither HOME nor USERPROFILE"), "{homeless}");
+}
+
+#[test]
+fn a_bridge_behind_a_variable_is_refused_too() {
+    assert!(refusal("adapter: {name: '${KIND:bridge}'}").contains("not in this build yet"));
+}
+
+#[test]
+fn the_schema_knows_every_setting_and_the_adapters_by_name() {
+    let schema = Config::schema();
+    let settings = serde_json::to_value(Config::default()).unwrap();
+    for key in settings.as_object().unwrap().keys() {
+        assert!(schema["properties"][key].is_object(), "{key}");
+    }
+    assert_eq!(schema["additionalProperties"], false);
+    let adapters = schema["definitions"]["AdapterConfig"]["oneOf"].as_array().unwrap();
+    let names: Vec<&str> = adapters.iter().map(|one| one["properties"]["name"]["enum"][0].as_str().unwrap()).collect();
+    assert_eq!(names, ["raft", "fs"]);
+}
