@@ -9,6 +9,8 @@ pub mod keys;
 pub mod records;
 pub mod view;
 pub mod memory;
+pub mod files;
+pub mod sled;
 
 use bytes::Bytes;
 

@@ -1,0 +1,309 @@
+//! Owns: one sled database on disk, called a generation, with its flush file beside it; and `CURRENT`, which says
+//! which generation counts.
+//!
+//! ```text
+//! LOCK  CURRENT  gen-7/sled/…  gen-7/flush.kv
+//! ```
+//!
+//! A whole new state is built in the next generation, and one rename of `CURRENT` makes it the state. Whatever
+//! `CURRENT` does not name is left over from a kill and is removed at the next open.
+//! Never: the layers over the base (`sled.rs`).
+
+use std::fmt;
+use std::fs::{self, OpenOptions};
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use ::sled::{Batch, Config, Db};
+use bytes::Bytes;
+
+use super::flush_file;
+use crate::machine::refusal::Fault;
+use crate::storage::files;
+use crate::storage::keys;
+use crate::storage::kv::{Changed, Kv, Visit};
+
+/// Sled reads pages through this cache; the hot part of the state lies in the layers above anyway.
+const CACHE_BYTES: u64 = 64 << 20;
+
+/// What sled is given at once. Small enough not to hold its writers up for long.
+const BATCH_BYTES: usize = 1 << 20;
+
+/// Sled's threads let go of the file a moment after the last handle is dropped.
+const REOPEN_PATIENCE: Duration = Duration::from_secs(5);
+
+const FORMAT: &str = "session-manager state 1";
+
+/// Why a state directory did not open.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum OpenFault {
+    /// Another process has it. Retry later.
+    Busy(String),
+    /// The content cannot be used: wipe it and rebuild it from snapshot and log.
+    Damaged(String),
+    /// A newer build wrote it. Use that build, or wipe and rebuild.
+    Newer(String),
+    /// The file system refuses (permissions, space). Nothing is wrong with the content.
+    Disk(String),
+}
+
+impl fmt::Display for OpenFault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            OpenFault::Busy(why) => write!(f, "state in use: {why}"),
+            OpenFault::Damaged(why) => write!(f, "state damaged: {why}"),
+            OpenFault::Newer(why) => write!(f, "state of a newer build: {why}"),
+            OpenFault::Disk(why) => write!(f, "state not accessible: {why}"),
+        }
+    }
+}
+
+impl std::error::Error for OpenFault {}
+
+impl From<io::Error> for OpenFault {
+    fn from(error: io::Error) -> OpenFault {
+        match error.kind() {
+            io::ErrorKind::ResourceBusy => OpenFault::Busy(error.to_string()),
+            io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof => OpenFault::Damaged(error.to_string()),
+            _ => OpenFault::Disk(error.to_string()),
+        }
+    }
+}
+
+/// One open generation.
+pub struct Base {
+    // Dropped first: files are removed after sled let go of them.
+    db: Db,
+    place: GenerationDir,
+    generation: u64,
+}
+
+struct GenerationDir {
+    path: PathBuf,
+    /// Superseded: the files go when the last reader is done.
+    doomed: AtomicBool,
+}
+
+impl Base {
+    /// Opens the generation that counts, or starts the first one. The directory is locked by the caller.
+    pub fn open_current(root: &Path) -> Result<Base, OpenFault> {
+        let current = read_current(root)?;
+        remove_all_but(root, current)?;
+        match current {
+            Some(generation) => Base::open(root, generation),
+            None => {
+                let base = Base::open(root, 1)?;
+                base.make_durable().map_err(|fault| OpenFault::Disk(fault.0))?;
+                base.make_current(root)?;
+                Ok(base)
+            }
+        }
+    }
+
+    /// An empty generation after this one, not yet current.
+    pub fn successor(&self, root: &Path) -> Result<Base, OpenFault> {
+        let generation = self.generation + 1;
+        files::remove(&generation_dir(root, generation))?;
+        Base::open(root, generation)
+    }
+
+    fn open(root: &Path, generation: u64) -> Result<Base, OpenFault> {
+        let dir = generation_dir(root, generation);
+        let sled_dir = dir.join("sled");
+        fs::create_dir_all(&sled_dir)?;
+        remove_half_written_snapshots(&sled_dir)?;
+        let db = open_sled(&sled_dir)?;
+        let base = Base { db, place: GenerationDir { path: dir, doomed: AtomicBool::new(false) }, generation };
+        if let Some(layer) = flush_file::read(&base.flush_path())? {
+            tracing::info!(keys = layer.len(), "completing a flush that was cut short");
+            base.absorb(&layer).map_err(|fault| OpenFault::Damaged(fault.0))?;
+        }
+        Ok(base)
+    }
+
+    /// From here on this generation is the state.
+    pub fn make_current(&self, root: &Path) -> io::Result<()> {
+        files::sync_dir(root)?;
+        files::put_file(&root.join("CURRENT"), format!("{FORMAT}\n{}\n", self.generation).as_bytes())
+    }
+
+    /// Puts a layer into sled so that a kill at any point leaves either the old or the new state for the next open.
+    pub fn flush(&self, layer: &Changed) -> Result<(), Fault> {
+        let io_fault = |error: io::Error| Fault(format!("write the flush file: {error}"));
+        flush_file::write(&self.flush_path(), layer).map_err(io_fault)?;
+        self.absorb(layer)
+    }
+
+    fn absorb(&self, layer: &Changed) -> Result<(), Fault> {
+        let pairs = layer.iter().map(|(key, value)| Ok((key.clone(), value.clone())));
+        self.put_all(pairs)?;
+        self.make_durable()?;
+        files::remove(&self.flush_path()).map_err(|error| Fault(format!("remove the flush file: {error}")))
+    }
+
+    /// Puts pairs in batches, the mark after all others.
+    pub fn put_all(&self, pairs: impl Iterator<Item = Result<(Vec<u8>, Option<Bytes>), Fault>>) -> Result<(), Fault> {
+        let mark_key = keys::mark();
+        let (mut batch, mut bytes) = (Batch::default(), 0);
+        let mut mark = Batch::default();
+        for pair in pairs {
+            let (key, value) = pair?;
+            bytes += key.len() + value.as_ref().map_or(0, Bytes::len);
+            let into = if key == mark_key { &mut mark } else { &mut batch };
+            match value {
+                Some(value) => into.insert(key, &value[..]),
+                None => into.remove(key),
+            }
+            if bytes >= BATCH_BYTES {
+                self.db.apply_batch(std::mem::take(&mut batch)).map_err(sled_fault)?;
+                bytes = 0;
+            }
+        }
+        self.db.apply_batch(batch).map_err(sled_fault)?;
+        self.db.apply_batch(mark).map_err(sled_fault)
+    }
+
+    /// Sled's own flush hands its bytes to the system; the sync of its file makes them last.
+    pub fn make_durable(&self) -> Result<(), Fault> {
+        self.db.flush().map_err(sled_fault)?;
+        let sled_dir = self.place.path.join("sled");
+        let sync = || {
+            OpenOptions::new().read(true).write(true).open(sled_dir.join("db"))?.sync_all()?;
+            files::sync_dir(&sled_dir.join("blobs"))?;
+            files::sync_dir(&sled_dir)?;
+            files::sync_dir(&self.place.path)
+        };
+        sync().map_err(|error| Fault(format!("sync sled's file: {error}")))
+    }
+
+    /// Every pair in key order. Sees puts that happen meanwhile.
+    pub fn pairs(&self) -> impl Iterator<Item = Result<(Vec<u8>, Bytes), Fault>> + Send + use<> {
+        self.db.iter().map(|pair| match pair {
+            Ok((key, value)) => Ok((key.to_vec(), Bytes::copy_from_slice(&value))),
+            Err(error) => Err(sled_fault(error)),
+        })
+    }
+
+    /// Whether the files go with the last handle.
+    pub fn doom(&self, doomed: bool) {
+        self.place.doomed.store(doomed, Ordering::Release);
+    }
+
+    fn flush_path(&self) -> PathBuf {
+        self.place.path.join("flush.kv")
+    }
+}
+
+impl Drop for GenerationDir {
+    fn drop(&mut self) {
+        if self.doomed.load(Ordering::Acquire)
+            && let Err(error) = files::remove(&self.path)
+        {
+            // The next open removes what is left.
+            tracing::debug!(%error, dir = %self.path.display(), "a superseded state was not removed yet");
+        }
+    }
+}
+
+impl Kv for Base {
+    fn get(&self, key: &[u8]) -> Result<Option<Bytes>, Fault> {
+        let value = self.db.get(key).map_err(sled_fault)?;
+        Ok(value.map(|value| Bytes::copy_from_slice(&value)))
+    }
+
+    fn scan(&self, from: &[u8], to: Option<&[u8]>, visit: Visit<'_>) -> Result<(), Fault> {
+        let range = match to {
+            Some(to) if to <= from => return Ok(()),
+            Some(to) => self.db.range(from..to),
+            None => self.db.range(from..),
+        };
+        for pair in range {
+            let (key, value) = pair.map_err(sled_fault)?;
+            if visit(&key, &Bytes::copy_from_slice(&value)).is_break() {
+                break;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn sled_fault(error: ::sled::Error) -> Fault {
+    Fault(format!("sled: {error}"))
+}
+
+fn generation_dir(root: &Path, generation: u64) -> PathBuf {
+    root.join(format!("gen-{generation}"))
+}
+
+/// The generation that counts; `None` before the first.
+fn read_current(root: &Path) -> Result<Option<u64>, OpenFault> {
+    let text = match fs::read_to_string(root.join("CURRENT")) {
+        Ok(text) => text,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(error.into()),
+    };
+    let mut lines = text.lines();
+    match lines.next() {
+        Some(FORMAT) => {}
+        Some(other) if other.starts_with("session-manager state ") => {
+            return Err(OpenFault::Newer(format!("CURRENT says {other:?}; this build reads {FORMAT:?}")));
+        }
+        Some(_) | None => return Err(OpenFault::Damaged("CURRENT is not ours".to_owned())),
+    }
+    let generation = lines.next().and_then(|line| line.parse().ok());
+    generation.map(Some).ok_or_else(|| OpenFault::Damaged("CURRENT names no generation".to_owned()))
+}
+
+fn remove_all_but(root: &Path, current: Option<u64>) -> io::Result<()> {
+    let keep = current.map(|generation| generation_dir(root, generation));
+    for found in fs::read_dir(root)? {
+        let path = found?.path();
+        let is_generation = path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("gen-"));
+        if is_generation && Some(&path) != keep.as_ref() {
+            files::remove(&path)?;
+        }
+    }
+    files::remove(&root.join("CURRENT.tmp"))
+}
+
+/// A kill while sled opens can leave `snap.*.generating`, after which sled refuses to open.
+fn remove_half_written_snapshots(sled_dir: &Path) -> io::Result<()> {
+    for found in fs::read_dir(sled_dir)? {
+        let path = found?.path();
+        let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+        if name.starts_with("snap.") && name.ends_with(".generating") {
+            files::remove(&path)?;
+        }
+    }
+    Ok(())
+}
+
+fn open_sled(dir: &Path) -> Result<Db, OpenFault> {
+    let give_up = Instant::now() + REOPEN_PATIENCE;
+    loop {
+        let config = Config::new().path(dir).cache_capacity(CACHE_BYTES).flush_every_ms(None).use_compression(false);
+        // Sled asserts where it reads what it cannot explain; for us that is damage like any other.
+        let opened = catch_unwind(AssertUnwindSafe(|| config.open()));
+        let error = match opened {
+            Ok(Ok(db)) => return Ok(db),
+            Ok(Err(::sled::Error::Io(error))) => error,
+            Ok(Err(error)) => return Err(OpenFault::Damaged(format!("sled: {error}"))),
+            Err(_) => return Err(OpenFault::Damaged("sled panicked while it opened".to_owned())),
+        };
+        let busy = error.to_string().contains("could not acquire lock");
+        if busy && Instant::now() < give_up {
+            std::thread::sleep(Duration::from_millis(5));
+            continue;
+        }
+        return Err(match error.kind() {
+            _ if busy => OpenFault::Busy(error.to_string()),
+            io::ErrorKind::PermissionDenied | io::ErrorKind::StorageFull | io::ErrorKind::ReadOnlyFilesystem => {
+                OpenFault::Disk(error.to_string())
+            }
+            _ => OpenFault::Damaged(format!("sled: {error}")),
+        });
+    }
+}
