@@ -4,3 +4,7 @@
 pub mod store {
     tonic::include_proto!("session_manager.store.v1");
 }
+
+pub mod log {
+    tonic::include_proto!("session_manager.log.v1");
+}

@@ -11,6 +11,8 @@ pub mod view;
 pub mod memory;
 pub mod files;
 pub mod sled;
+pub mod disk;
+pub mod log;
 
 use bytes::Bytes;
 

@@ -1,0 +1,242 @@
+//! The laws of the log's bytes: what is written reads back, known bytes stay, anything else is refused.
+
+use bytes::Bytes;
+use proptest::prelude::*;
+use prost::Message as _;
+use serde_json::json;
+
+use super::command::Order;
+use super::record::{Entry, LogId, Membership, Payload, Peer};
+use crate::machine::apply::append::AppendEntry;
+use crate::machine::apply::append_many::AppendMany;
+use crate::machine::apply::create::CreateSession;
+use crate::machine::apply::delete::DeleteSession;
+use crate::machine::apply::ensure::EnsureSession;
+use crate::machine::apply::fork::ForkSession;
+use crate::machine::apply::set_active_leaf::SetActiveLeaf;
+use crate::machine::apply::set_meta::SetMeta;
+use crate::machine::apply::set_status::SetStatus;
+use crate::machine::apply::store::{Envelope, StoreWrite};
+use crate::machine::apply::update_message::UpdateMessage;
+use crate::machine::entry::Body;
+use crate::machine::event::EventKind;
+use crate::machine::json::{Json, Object};
+use crate::machine::message::{Message, Role};
+use crate::machine::session::{SessionMeta, SessionStatus};
+use crate::machine::stamp::Stamp;
+use crate::machine::{Command, Stamped};
+use crate::proto::log as proto;
+
+fn text() -> impl Strategy<Value = String> {
+    "\\PC{0,12}"
+}
+
+fn object() -> impl Strategy<Value = Object> {
+    proptest::collection::btree_map(text(), any::<i32>(), 0..3)
+        .prop_map(|map| map.into_iter().map(|(key, number)| (key, json!(number))).collect())
+}
+
+fn json_text() -> impl Strategy<Value = Json> {
+    text().prop_map(|text| Json::print(&json!({ "text": text })))
+}
+
+fn role() -> impl Strategy<Value = Role> {
+    prop::sample::select(vec![Role::User, Role::Assistant, Role::FunctionResult, Role::Custom])
+}
+
+fn message() -> impl Strategy<Value = Message> {
+    (role(), json_text()).prop_map(|(role, body)| Message { role, body })
+}
+
+fn body() -> impl Strategy<Value = Body> {
+    prop_oneof![
+        message().prop_map(Body::Message),
+        (text(), json_text()).prop_map(|(custom_type, data)| Body::Custom { custom_type, data }),
+    ]
+}
+
+fn create() -> impl Strategy<Value = CreateSession> {
+    (text(), text(), prop::option::of(object())).prop_map(|(title, description, metadata)| CreateSession {
+        title,
+        description,
+        metadata,
+    })
+}
+
+fn status() -> impl Strategy<Value = SessionStatus> {
+    use SessionStatus::*;
+    prop::sample::select(vec![Idle, Working, Done, Error])
+}
+
+fn envelope() -> impl Strategy<Value = Envelope> {
+    let kind = prop::sample::select(EventKind::ALL.to_vec());
+    (kind, text(), prop::option::of(role()), json_text(), prop::option::of(object())).prop_map(
+        |(kind, session_id, role, payload, metadata)| Envelope {
+            kind,
+            session_id: session_id.into(),
+            role,
+            payload,
+            metadata,
+        },
+    )
+}
+
+fn store_write() -> impl Strategy<Value = StoreWrite> {
+    let meta = (text(), create(), status(), any::<i64>()).prop_map(|(id, given, status, time)| SessionMeta {
+        session_id: id.into(),
+        title: given.title,
+        description: given.description,
+        status,
+        status_reason: None,
+        message_count: 7,
+        metadata: given.metadata,
+        forked_from: None,
+        created_at: time,
+        updated_at: time,
+    });
+    let entry = (text(), any::<i64>(), body()).prop_map(|(id, timestamp, body)| crate::machine::entry::Entry {
+        id: id.into(),
+        parent_id: None,
+        timestamp,
+        revision: 3,
+        origin: None,
+        body,
+        place: None,
+    });
+    prop_oneof![
+        meta.prop_map(StoreWrite::PutMeta),
+        text().prop_map(|id| StoreWrite::DeleteMeta(id.into())),
+        (text(), entry).prop_map(|(id, entry)| StoreWrite::PutEntry(id.into(), entry)),
+        text().prop_map(|id| StoreWrite::DeleteEntries(id.into())),
+        (text(), text()).prop_map(|(id, entry_id)| StoreWrite::SetLeaf(id.into(), entry_id.into())),
+        text().prop_map(|id| StoreWrite::DeleteLeaf(id.into())),
+        proptest::collection::vec(envelope(), 0..3).prop_map(StoreWrite::PublishEvents),
+    ]
+}
+
+fn append() -> impl Strategy<Value = AppendEntry> {
+    (text(), prop::option::of(text()), prop::option::of(text()), prop::option::of(json_text()), body()).prop_map(
+        |(session_id, entry_id, parent_id, origin, body)| AppendEntry {
+            session_id: session_id.into(),
+            entry_id: entry_id.map(Into::into),
+            parent_id: parent_id.map(Into::into),
+            origin,
+            body,
+        },
+    )
+}
+
+fn update() -> impl Strategy<Value = UpdateMessage> {
+    (text(), text(), json_text(), prop::option::of(json_text()), any::<Option<u64>>()).prop_map(
+        |(session_id, entry_id, content, details, expected_revision)| UpdateMessage {
+            session_id: session_id.into(),
+            entry_id: entry_id.into(),
+            content,
+            origin: details.clone(),
+            details,
+            expected_revision,
+        },
+    )
+}
+
+fn command() -> impl Strategy<Value = Command> {
+    prop_oneof![
+        create().prop_map(Command::Create),
+        (text(), create()).prop_map(|(id, session)| Command::Ensure(EnsureSession { session_id: id.into(), session })),
+        (text(), prop::option::of(text()), prop::option::of(object())).prop_map(|(id, title, metadata)| {
+            let description = title.clone();
+            Command::SetMeta(SetMeta { session_id: id.into(), title, description, metadata })
+        }),
+        (text(), status(), prop::option::of(text())).prop_map(|(id, status, reason)| {
+            Command::SetStatus(SetStatus { session_id: id.into(), status, reason })
+        }),
+        text().prop_map(|id| Command::Delete(DeleteSession { session_id: id.into() })),
+        append().prop_map(Command::Append),
+        (text(), prop::option::of(text()), proptest::collection::vec(message(), 0..3)).prop_map(
+            |(id, parent, messages)| {
+                let parent_id = parent.map(Into::into);
+                Command::AppendMany(AppendMany { session_id: id.into(), parent_id, origin: None, messages })
+            }
+        ),
+        update().prop_map(Command::UpdateMessage),
+        (text(), text(), prop::option::of(text())).prop_map(|(id, entry_id, title)| {
+            Command::Fork(ForkSession { session_id: id.into(), entry_id: entry_id.into(), title })
+        }),
+        (text(), text()).prop_map(|(id, entry_id)| {
+            Command::SetActiveLeaf(SetActiveLeaf { session_id: id.into(), entry_id: entry_id.into() })
+        }),
+        store_write().prop_map(Command::Store),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn every_stamped_command_reads_back_as_written(
+        command in command(), at_ms in any::<i64>(), seed in any::<u128>(), request_id in any::<u128>(),
+    ) {
+        let stamped = Stamped { stamp: Stamp { at_ms, seed }, request_id, command };
+        let order = Order::new(stamped.clone());
+        let back = Order::read(order.encoded().clone()).unwrap();
+        prop_assert_eq!(back.stamped(), &stamped);
+    }
+
+    #[test]
+    fn every_entry_reads_back_as_written(
+        term in any::<u64>(), leader in any::<u64>(), index in any::<u64>(), voters in prop::collection::btree_set(0u64..9, 0..4),
+    ) {
+        let id = LogId { term, leader, index };
+        let members = voters.iter().map(|node| (*node, Peer { address: format!("n{node}:1") })).collect();
+        let membership = Membership { configs: vec![voters], members };
+        for payload in [Payload::Blank, Payload::Membership(membership)] {
+            let entry = Entry { id, payload };
+            let bytes = Bytes::from(entry.spell().encode_to_vec());
+            prop_assert_eq!(Entry::understand(proto::Entry::decode(bytes).unwrap()).unwrap(), entry);
+        }
+    }
+
+    #[test]
+    fn any_bytes_are_read_or_refused_but_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..80)) {
+        let _ = Order::read(bytes.clone().into());
+        if let Ok(spelled) = proto::Entry::decode(Bytes::from(bytes)) {
+            let _ = Entry::understand(spelled);
+        }
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn golden() -> Entry {
+    let command = Command::Append(AppendEntry {
+        session_id: "s".into(),
+        entry_id: Some("e".into()),
+        parent_id: None,
+        origin: Some(Json::adopt("{}")),
+        body: Body::Message(Message { role: Role::Assistant, body: Json::adopt("{\"x\":1}") }),
+    });
+    let order = Order::new(Stamped { stamp: Stamp { at_ms: 5, seed: 1 }, request_id: 2, command });
+    Entry { id: LogId { term: 3, leader: 1, index: 300 }, payload: Payload::Command(order) }
+}
+
+#[test]
+fn the_bytes_of_an_entry_stay_as_they_are() {
+    assert_eq!(
+        hex(&golden().spell().encode_to_vec()),
+        "0803100118ac022a3f080a1210000000000000000000000000000000011a10000000000000000000000000000000027a170a017312\
+         016522027b7d2a0b080212077b2278223a317d"
+    );
+}
+
+#[test]
+fn a_command_of_a_newer_version_is_refused_not_skipped() {
+    let newer = proto::StampedCommand { at_ms: 1, ..Default::default() };
+    let why = Order::read(newer.encode_to_vec().into()).unwrap_err();
+    assert!(why.0.contains("newer"), "{why}");
+}
+
+#[test]
+fn a_voter_that_is_no_member_is_refused() {
+    let spelled = proto::Membership { configs: vec![proto::Voters { nodes: vec![4] }], members: Vec::new() };
+    assert!(Membership::understand(spelled).unwrap_err().0.contains("voter 4"));
+}
