@@ -1,3 +1,5 @@
+//! The laws of the configuration: defaults, bounds, older keys, and words that name the field.
+
 use super::*;
 
 fn variables(name: &str) -> Option<String> {

@@ -2,6 +2,7 @@
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use proptest::prelude::*;
 use session_manager::machine::apply::append::AppendEntry;
@@ -66,17 +67,17 @@ impl View for Counted<'_> {
 }
 
 /// One session of a run, with the parents of its entries kept beside it.
-struct Tree<'a> {
-    run: Run<'a>,
+struct Tree {
+    run: Run,
     parents: BTreeMap<String, Option<String>>,
     written: u64,
 }
 
 const SESSION: &str = "s";
 
-impl<'a> Tree<'a> {
-    fn new(store: &'a MemoryStore) -> Tree<'a> {
-        let mut tree = Tree { run: Run::new(store), parents: BTreeMap::new(), written: 0 };
+impl Tree {
+    fn new() -> Tree {
+        let mut tree = Tree { run: Run::new(Arc::new(MemoryStore::new())), parents: BTreeMap::new(), written: 0 };
         let session = CreateSession { title: String::new(), description: String::new(), metadata: None };
         tree.apply(Command::Ensure(EnsureSession { session_id: SessionId::from(SESSION), session }));
         tree
@@ -165,8 +166,7 @@ fn query(leaf: &str, limit: usize) -> MessagesQuery {
 
 #[test]
 fn a_page_of_a_transcript_of_100_000_costs_the_page() {
-    let store = MemoryStore::new();
-    let mut tree = Tree::new(&store);
+    let mut tree = Tree::new();
     for _ in 0..100 {
         tree.append_many(1_000);
     }
@@ -191,8 +191,7 @@ fn a_page_of_a_transcript_of_100_000_costs_the_page() {
 
 #[test]
 fn a_role_that_hardly_occurs_costs_one_pass_over_the_path() {
-    let store = MemoryStore::new();
-    let mut tree = Tree::new(&store);
+    let mut tree = Tree::new();
     for _ in 0..1_000 {
         tree.append(None, 0);
     }
@@ -211,8 +210,7 @@ proptest! {
         picks in prop::collection::vec((any::<prop::sample::Index>(), prop::bool::weighted(0.7)), 1..400),
         limit in 1..40usize,
     ) {
-        let store = MemoryStore::new();
-        let mut tree = Tree::new(&store);
+        let mut tree = Tree::new();
         let mut ids: Vec<String> = Vec::new();
         for (pick, below_leaf) in &picks {
             let parent = (!below_leaf && !ids.is_empty()).then(|| pick.get(&ids).clone());

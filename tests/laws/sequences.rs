@@ -1,5 +1,8 @@
 //! Owns: the law that the machine over any store does what the plain model says, for random sequences of commands.
 
+use std::sync::Arc;
+
+use bytes::Bytes;
 use proptest::prelude::*;
 use proptest::sample::select;
 use proptest::test_runner::TestCaseError;
@@ -28,6 +31,7 @@ use session_manager::machine::view::ListOrder;
 use session_manager::machine::{Command, Found, Query, Stamped};
 use session_manager::storage::Store;
 use session_manager::storage::memory::MemoryStore;
+use session_manager::storage::sled::SledStore;
 
 use crate::model::{After, Model, list_time, spell};
 use crate::workshop::{Run, custom, message, minted, reported, stamped, text, told};
@@ -213,8 +217,8 @@ struct Reader<Q> {
 }
 
 /// One run: the same commands to the product and to the model, compared all the way.
-pub struct Race<'a> {
-    run: Run<'a>,
+struct Race {
+    run: Run,
     model: Model,
     at_ms: i64,
     log: Vec<Stamped>,
@@ -224,8 +228,8 @@ pub struct Race<'a> {
 
 type Verdict = Result<(), TestCaseError>;
 
-impl<'a> Race<'a> {
-    fn new(store: &'a dyn Store) -> Race<'a> {
+impl Race {
+    fn new(store: Arc<dyn Store>) -> Race {
         let (transcripts, lists) = ([None, None], [None, None]);
         Race { run: Run::new(store), model: Model::default(), at_ms: 1_000, log: Vec::new(), transcripts, lists }
     }
@@ -566,26 +570,18 @@ fn new(title: &str, metadata: Option<Map<String, Value>>) -> CreateSession {
     CreateSession { title: title.to_owned(), description: "d".to_owned(), metadata }
 }
 
-/// Runs a sequence over a store, comparing after every step, and returns the log it made.
-fn race(store: &dyn Store, ops: Vec<Op>) -> Result<Vec<Stamped>, TestCaseError> {
-    let mut race = Race::new(store);
-    for op in ops {
-        race.step(op)?;
-    }
-    race.compare()?;
-    Ok(race.log)
-}
-
 /// Every pair of the state, to compare stores byte by byte.
-fn state(store: &dyn Store) -> Vec<(Vec<u8>, bytes::Bytes)> {
+fn state(store: &dyn Store) -> Vec<(Vec<u8>, Bytes)> {
     store.freeze().unwrap().pairs.map(|pair| pair.unwrap()).collect()
 }
 
-fn replay(store: &dyn Store, log: &[Stamped]) {
-    let mut run = Run::new(store);
+/// The state that a log gives, applied from its beginning to an empty store in memory.
+fn replayed(log: &[Stamped]) -> Vec<(Vec<u8>, Bytes)> {
+    let mut run = Run::new(Arc::new(MemoryStore::new()));
     for stamped in log {
         run.apply(stamped);
     }
+    state(&*run.store)
 }
 
 proptest! {
@@ -593,11 +589,42 @@ proptest! {
 
     #[test]
     fn the_machine_over_memory_does_what_the_model_says(ops in prop::collection::vec(op(), 1..60)) {
-        let store = MemoryStore::new();
-        let log = race(&store, ops)?;
+        let mut race = Race::new(Arc::new(MemoryStore::new()));
+        for op in ops {
+            race.step(op)?;
+        }
+        race.compare()?;
+        prop_assert!(state(&*race.run.store) == replayed(&race.log), "replaying the same log gave another state");
+    }
+}
 
-        let again = MemoryStore::new();
-        replay(&again, &log);
-        prop_assert!(state(&store) == state(&again), "replaying the same log gave another state");
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 24, max_shrink_iters: 200, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn the_machine_over_sled_does_what_the_model_says(
+        before in prop::collection::vec(op(), 1..60),
+        after in prop::collection::vec(op(), 1..60),
+    ) {
+        let directory = tempfile::tempdir().unwrap();
+        let open = || Arc::new(SledStore::open(directory.path()).unwrap());
+        let store = open();
+        let mut race = Race::new(store.clone());
+        for op in before {
+            race.step(op)?;
+        }
+
+        // What was in memory goes down to sled, so that the second half reads from there.
+        race.run.store = Arc::new(MemoryStore::new());
+        store.close();
+        drop(store);
+        race.run.store = open();
+        prop_assert_eq!(race.run.store.mark().unwrap().is_some(), race.run.index > 0);
+        race.compare()?;
+        for op in after {
+            race.step(op)?;
+        }
+        race.compare()?;
+        prop_assert!(state(&*race.run.store) == replayed(&race.log), "the same log gave another state on sled");
     }
 }

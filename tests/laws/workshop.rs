@@ -1,5 +1,7 @@
 //! Owns: what the laws share to run the machine over a store: one applied log per `Run`, and small bodies to write.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use serde_json::{Value, json};
 use session_manager::machine::entry::Body;
@@ -13,19 +15,19 @@ use session_manager::machine::{self, Answer, Command, Found, Outcome, Query, Sta
 use session_manager::storage::{Store, look};
 
 /// A store and how far its log is applied: apply, then commit, as the product does.
-pub struct Run<'a> {
-    pub store: &'a dyn Store,
+pub struct Run {
+    pub store: Arc<dyn Store>,
     pub index: u64,
 }
 
-impl<'a> Run<'a> {
-    pub fn new(store: &'a dyn Store) -> Run<'a> {
+impl Run {
+    pub fn new(store: Arc<dyn Store>) -> Run {
         Run { store, index: 0 }
     }
 
     pub fn apply(&mut self, stamped: &Stamped) -> Outcome {
         self.index += 1;
-        let outcome = look(self.store, |view| machine::apply(view, stamped)).expect("the store can be read");
+        let outcome = look(&*self.store, |view| machine::apply(view, stamped)).expect("the store can be read");
         let mark = Bytes::copy_from_slice(&self.index.to_be_bytes());
         self.store.commit(&outcome.changes, mark).expect("the store can be written");
         outcome
@@ -36,7 +38,7 @@ impl<'a> Run<'a> {
     }
 
     pub fn look<R>(&self, read: impl FnOnce(&dyn View) -> R) -> R {
-        look(self.store, read)
+        look(&*self.store, read)
     }
 }
 
