@@ -3,6 +3,7 @@
 //! Never: replication. Never makes visible, answers or publishes what is not on disk yet.
 
 use std::io;
+use std::path::Path;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -20,6 +21,7 @@ use crate::machine::ids::{Position, SessionId};
 use crate::machine::refusal::{Fault, Refusal};
 use crate::machine::view::Change;
 use crate::machine::{Answer, Command, Found, Outcome, Query, Stamped, apply, query};
+use crate::storage::jsonl::JsonlDir;
 use crate::storage::kv::{Changed, Layer};
 use crate::storage::memory::{MemoryStore, Tree};
 use crate::storage::view::{Records, write};
@@ -39,6 +41,17 @@ pub trait Journal: Send + 'static {
     fn refuses(&self, session_id: &SessionId) -> Option<String>;
 }
 
+impl Journal for JsonlDir {
+    fn keep(&mut self, changes: &[Change]) -> io::Result<()> {
+        self.write(changes)?;
+        self.sync()
+    }
+
+    fn refuses(&self, session_id: &SessionId) -> Option<String> {
+        JsonlDir::refuses(self, session_id)
+    }
+}
+
 pub struct LocalAdapter {
     store: Arc<MemoryStore>,
     /// Gone after `close`.
@@ -50,6 +63,15 @@ impl LocalAdapter {
     /// Data that lives as long as the process. For tests.
     pub fn memory(mint: Arc<dyn Mint>, sink: Arc<dyn EventSink>) -> LocalAdapter {
         LocalAdapter::start(Changed::new(), None, 0, mint, sink).expect("a test can start a thread")
+    }
+
+    /// Data in JSONL files under `dir`, one per session; opens what is there.
+    pub fn open_jsonl(dir: &Path, mint: Arc<dyn Mint>, sink: Arc<dyn EventSink>) -> io::Result<LocalAdapter> {
+        let (files, state) = JsonlDir::open(dir)?;
+        // The files keep no index. Starting from the clock, no position is ever given twice, as long as fewer than
+        // 65,536 commits were made per millisecond of the last run.
+        let last_index = u64::try_from(mint.stamp().at_ms).unwrap_or(0) << 16;
+        LocalAdapter::start(state, Some(Box::new(files)), last_index, mint, sink)
     }
 
     /// Starts over `state`. The first commit gets the index after `last_index`.
@@ -530,6 +552,33 @@ mod tests {
         for _ in 0..=PROPOSALS_MAX {
             gate.release(true);
         }
+    }
+
+    #[tokio::test]
+    async fn what_was_answered_is_there_after_a_restart_and_positions_go_on() {
+        let dir = tempfile::tempdir().unwrap();
+        let heard = Arc::new(Heard::default());
+        let open = || LocalAdapter::open_jsonl(dir.path(), Arc::new(SystemMint::default()), heard.clone()).unwrap();
+        let adapter = open();
+        adapter.propose(ensure("../chat 42:?"), soon()).await.unwrap();
+        adapter.propose(append("../chat 42:?", "a"), soon()).await.unwrap();
+        drop(adapter);
+        let adapter = open();
+        adapter.propose(append("../chat 42:?", "b"), soon()).await.unwrap();
+        assert_eq!(transcript(&adapter, "../chat 42:?").await, ["a", "b"]);
+        adapter.close();
+        let indexes: Vec<u64> = lock(&heard.0).iter().map(|(index, _, _)| *index).collect();
+        assert!(indexes.windows(2).all(|pair| pair[0] < pair[1]), "{indexes:?}");
+    }
+
+    #[tokio::test]
+    async fn an_id_no_file_can_have_is_an_invalid_request() {
+        let dir = tempfile::tempdir().unwrap();
+        let adapter =
+            LocalAdapter::open_jsonl(dir.path(), Arc::new(SystemMint::default()), Arc::new(Heard::default())).unwrap();
+        let refused = adapter.propose(ensure(&"x".repeat(300)), soon()).await;
+        assert!(matches!(refused, Err(Undone::Refused(Refusal::RequestInvalid(_)))), "{refused:?}");
+        adapter.propose(ensure("fine"), soon()).await.unwrap();
     }
 
     #[tokio::test]

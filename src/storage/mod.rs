@@ -13,6 +13,7 @@ pub mod files;
 pub mod sled;
 pub mod disk;
 pub mod log;
+pub mod jsonl;
 
 use bytes::Bytes;
 
