@@ -54,6 +54,16 @@ pub struct Entry {
     pub place: Option<Place>,
 }
 
+impl Body {
+    /// The length of its text.
+    pub fn bytes(&self) -> usize {
+        match self {
+            Body::Message(message) => message.body.text().len(),
+            Body::Custom { custom_type, data } => custom_type.len() + data.text().len(),
+        }
+    }
+}
+
 impl Entry {
     pub fn is_message(&self) -> bool {
         matches!(self.body, Body::Message(_))

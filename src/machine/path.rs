@@ -6,7 +6,7 @@
 //! distances jumps over both, any other entry jumps to its parent. An ancestor at a given depth is then at most
 //! O(log depth) reads away, so a page of a transcript costs the page, at any length.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 
 use super::entry::{Body, Entry, Place};
 use super::ids::{EntryId, SessionId};
@@ -119,14 +119,15 @@ pub fn ancestor_at<V: View + ?Sized>(
     }
 }
 
-/// Up to `count` entries of the path root → `leaf` that start at `first` (a depth), oldest first.
-/// `None` when the leaf has no place; then the path has to be walked.
+/// Up to `count` entries of the path root → `leaf` that start at `first` (a depth), oldest first; fewer when their
+/// bodies exceed `bytes_max`, but at least one. `None` when the leaf has no place; then the path has to be walked.
 pub fn slice<V: View + ?Sized>(
     view: &V,
     session_id: &SessionId,
     leaf: &Entry,
     first: u64,
     count: u64,
+    bytes_max: usize,
 ) -> Result<Option<Vec<Entry>>, Fault> {
     let Some(leaf_place) = &leaf.place else { return Ok(None) };
     if first > leaf_place.depth || count == 0 {
@@ -134,11 +135,17 @@ pub fn slice<V: View + ?Sized>(
     }
     let last = leaf_place.depth.min(first.saturating_add(count - 1));
     let Some(mut here) = ancestor_at(view, session_id, leaf, last)? else { return Ok(None) };
-    let mut entries = Vec::with_capacity((last - first + 1) as usize);
-    loop {
+    let mut entries: VecDeque<Entry> = VecDeque::new();
+    let mut bytes = 0;
+    for depth in (first..=last).rev() {
         let parent_id = here.parent_id.clone();
-        entries.push(here);
-        if entries.len() as u64 == last - first + 1 {
+        bytes += here.body.bytes();
+        entries.push_front(here);
+        // The walk goes from the newest to the oldest, and the oldest are wanted: the newest make room.
+        while bytes > bytes_max && entries.len() > 1 {
+            bytes -= entries.pop_back().map_or(0, |newest| newest.body.bytes());
+        }
+        if depth == first {
             break;
         }
         let parent = match parent_id {
@@ -148,8 +155,7 @@ pub fn slice<V: View + ?Sized>(
         let Some(parent) = parent else { return Ok(None) };
         here = parent;
     }
-    entries.reverse();
-    Ok(Some(entries))
+    Ok(Some(entries.into()))
 }
 
 /// The whole path root → `leaf`, oldest first, by walking. Ends where an ancestor is missing or would repeat, which

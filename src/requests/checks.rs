@@ -81,9 +81,9 @@ pub fn message(field: &str, message: &AgentMessage) -> Result<Message, Refusal> 
 
 pub fn custom(field: &str, payload: CustomPayload) -> Result<Body, Refusal> {
     let CustomPayload { custom_type, data } = payload;
-    let data = Json::print(&data);
-    at_most(field, custom_type.len() + data.text().len(), BODY_BYTES_MAX)?;
-    Ok(Body::Custom { custom_type, data })
+    let body = Body::Custom { custom_type, data: Json::print(&data) };
+    at_most(field, body.bytes(), BODY_BYTES_MAX)?;
+    Ok(body)
 }
 
 /// A raw entry, as bridges write them.
@@ -92,11 +92,7 @@ pub fn entry(field: &str, entry: &Entry) -> Result<(), Refusal> {
     optional_id(&format!("{field}.parent_id"), entry.parent_id.as_ref())?;
     let origin_bytes = entry.origin.as_ref().map_or(0, |origin| origin.text().len());
     at_most(&format!("{field}.origin"), origin_bytes, ORIGIN_BYTES_MAX)?;
-    let body_bytes = match &entry.body {
-        Body::Message(message) => message.body.text().len(),
-        Body::Custom { custom_type, data } => custom_type.len() + data.text().len(),
-    };
-    at_most(field, body_bytes, BODY_BYTES_MAX)
+    at_most(field, entry.body.bytes(), BODY_BYTES_MAX)
 }
 
 pub fn batch(field: &str, length: usize) -> Result<(), Refusal> {

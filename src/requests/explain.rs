@@ -26,10 +26,13 @@ pub fn refusal<T: DeserializeOwned>(body: &str) -> Refusal {
             return invalid(format!("invalid request: {}", shortened(&why)));
         }
     };
-    let mut place = place(fault.path());
     let mut why = words(fault.inner());
-    if fault.inner().is_data()
-        && body.len() <= TRIED_BYTES_MAX
+    // In broken JSON the place is the line and column; a path would only say how far the reader came.
+    if !fault.inner().is_data() {
+        return invalid(format!("invalid request: {}", shortened(&why)));
+    }
+    let mut place = place(fault.path());
+    if body.len() <= TRIED_BYTES_MAX
         && let Ok(value) = serde_json::from_str::<Value>(body)
         && let Some((node, tagged)) = tagged_node(&value, fault.path())
     {
@@ -67,27 +70,28 @@ enum Tagged {
 /// The value a path ends at, where that is of a tagged type.
 fn tagged_node<'a>(body: &'a Value, path: &serde_path_to_error::Path) -> Option<(&'a Value, Tagged)> {
     let mut node = body;
-    let mut tagged = None;
+    let mut field = "";
     for segment in path.iter() {
         match segment {
             Segment::Seq { index } => node = node.get(index)?,
             Segment::Map { key } => {
                 node = node.get(key)?;
-                tagged = Tagged::under(key);
+                field = key;
             }
             Segment::Enum { .. } | Segment::Unknown => return None,
         }
     }
-    Some((node, tagged?))
+    let in_array = matches!(path.iter().next_back(), Some(Segment::Seq { .. }));
+    Some((node, Tagged::under(field, in_array)?))
 }
 
 impl Tagged {
-    /// What stands under a field of this name, alone or in an array.
-    fn under(field: &str) -> Option<Tagged> {
-        match field {
-            "message" | "messages" => Some(Tagged::Message),
-            "content" => Some(Tagged::Block),
-            "entry" => Some(Tagged::Entry),
+    /// What stands under a field of this name, or in the array under it.
+    fn under(field: &str, in_array: bool) -> Option<Tagged> {
+        match (field, in_array) {
+            ("message", false) | ("messages", true) => Some(Tagged::Message),
+            ("content", true) => Some(Tagged::Block),
+            ("entry", false) => Some(Tagged::Entry),
             _ => None,
         }
     }
@@ -113,31 +117,42 @@ impl Tagged {
     fn narrow(self, value: &Value, place: &mut String, why: &mut String) {
         let (Some(complaint), Value::Object(fields)) = (self.complaint(value), value) else { return };
         why.clone_from(&complaint);
+        // A tagged value below that says the same is where it comes from.
+        let below = fields.iter().flat_map(|(name, value)| tagged_children(name, value));
+        if let Some((step, value, tagged)) =
+            below.into_iter().find(|(_, value, tagged)| tagged.complaint(value).as_ref() == Some(&complaint))
+        {
+            place.push_str(&step);
+            return tagged.narrow(value, place, why);
+        }
         // A missing field is named by the complaint itself.
         if complaint.starts_with("missing field") {
             return;
         }
         // The tag comes last: without it every complaint is another one.
-        let (tags, others): (Vec<_>, Vec<_>) = fields.iter().partition(|(name, _)| *name == self.tag());
-        let culprit = others.into_iter().chain(tags).find(|(name, _)| {
+        let (tags, others): (Vec<_>, Vec<_>) = fields.keys().partition(|name| *name == self.tag());
+        let culprit = others.into_iter().chain(tags).find(|name| {
             let mut without = fields.clone();
             without.remove(*name);
             self.complaint(&Value::Object(without)).as_ref() != Some(&complaint)
         });
-        let Some((name, value)) = culprit else { return };
-        place.push('.');
-        place.push_str(name);
-        match (Tagged::under(name), value) {
-            (Some(item), Value::Array(items)) => {
-                let broken = items.iter().enumerate().find(|(_, value)| item.complaint(value).is_some());
-                if let Some((at, value)) = broken {
-                    place.push_str(&format!("[{at}]"));
-                    item.narrow(value, place, why);
-                }
-            }
-            (Some(tagged), value) => tagged.narrow(value, place, why),
-            (None, _) => {}
+        if let Some(name) = culprit {
+            place.push('.');
+            place.push_str(name);
         }
+    }
+}
+
+/// The tagged values of one field, each with the step that leads to it.
+fn tagged_children<'a>(name: &str, value: &'a Value) -> Vec<(String, &'a Value, Tagged)> {
+    if let Some(tagged) = Tagged::under(name, false) {
+        return vec![(format!(".{name}"), value, tagged)];
+    }
+    match (Tagged::under(name, true), value) {
+        (Some(tagged), Value::Array(items)) => {
+            items.iter().enumerate().map(|(at, item)| (format!(".{name}[{at}]"), item, tagged)).collect()
+        }
+        _ => Vec::new(),
     }
 }
 
@@ -211,6 +226,19 @@ mod tests {
         assert_eq!(
             explained::<PutEntryRequest>(json!({"session_id": "s", "entry": entry})),
             format!("entry.message.content[0].type: unknown variant `smell`, {expected}")
+        );
+    }
+
+    #[test]
+    fn a_missing_field_is_placed_where_it_is_missing() {
+        let bad = json!({"role": "user", "content": [{"type": "text"}], "timestamp": 1});
+        assert_eq!(
+            explained::<AppendManyRequest>(json!({"session_id": "s", "messages": [bad]})),
+            "messages[0].content[0]: missing field `text`"
+        );
+        assert_eq!(
+            explained::<AppendManyRequest>(json!({"session_id": "s", "messages": {}})),
+            "messages: invalid type: map, expected a sequence"
         );
     }
 

@@ -24,6 +24,9 @@ pub const BATCH_LENGTH_MAX: usize = 1000;
 /// All bodies of one batch together: half a frame, so that the record still fits with everything around it.
 pub const BATCH_BYTES_MAX: usize = 32 * 1024 * 1024;
 
+/// One response must fit a frame of the SDKs (64 MiB) with everything around it.
+pub const RESPONSE_BYTES_MAX: usize = 63 * 1024 * 1024;
+
 /// Our cursors are at most an id in hexadecimal and a few words.
 pub const CURSOR_BYTES_MAX: usize = 8 * 1024;
 

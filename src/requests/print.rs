@@ -51,11 +51,7 @@ pub fn bare_entry(found: Option<&Entry>) -> String {
 }
 
 fn size(entry: &Entry) -> usize {
-    let body = match &entry.body {
-        Body::Message(message) => message.body.text().len(),
-        Body::Custom { custom_type, data } => custom_type.len() + data.text().len(),
-    };
-    FRAME_BYTES + body + entry.origin.as_ref().map_or(0, |origin| origin.text().len())
+    FRAME_BYTES + entry.body.bytes() + entry.origin.as_ref().map_or(0, |origin| origin.text().len())
 }
 
 fn separated(out: &mut String, entries: &[Entry], print: fn(&mut String, &Entry)) {

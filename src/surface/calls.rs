@@ -11,6 +11,7 @@ use super::{CallError, DescribedFunction, Service};
 use crate::machine::refusal::Refusal;
 use crate::proposal::Adapter;
 use crate::requests::config_status::ReloadStatus;
+use crate::requests::limits::RESPONSE_BYTES_MAX;
 use crate::requests::{self, Decision, Done, Function, Limits};
 
 /// What calls run on. A reload swaps it as a whole; calls under way end on what they began with.
@@ -74,10 +75,11 @@ impl Calls {
             Decision::ConfigStatus => Done::Status(self.reload_status()),
             Decision::ReloadConfig => Done::Reloaded { ok: self.reload(deadline).await? },
         };
-        (function.respond)(done).ok_or_else(|| {
+        let response = (function.respond)(done).ok_or_else(|| {
             tracing::error!(function = function.id, "the adapter answered something else than what was asked");
             CallError::storage(format!("outcome unknown: {} was answered with something else", function.id))
-        })
+        })?;
+        fits(response)
     }
 
     /// Whether the configuration was put to work. A reload goes on when its caller stops waiting.
@@ -113,6 +115,18 @@ impl Reloads {
         lock(&self.status).record(&result);
         result.is_ok()
     }
+}
+
+/// Only reads can be too long: a mutation answers with ids and one record.
+fn fits(response: String) -> Result<String, CallError> {
+    let bytes = response.len();
+    if bytes > RESPONSE_BYTES_MAX {
+        let words = format!(
+            "the response has {bytes} bytes, at most {RESPONSE_BYTES_MAX} fit a frame: read it in smaller pages"
+        );
+        return Err(Refusal::RequestInvalid(words).into());
+    }
+    Ok(response)
 }
 
 fn is_raw_store(function: &Function) -> bool {
@@ -238,6 +252,37 @@ mod tests {
         }
         assert_eq!(calls.functions().len(), 16);
         assert!(call(&calls, "session::list", json!({})).await.is_ok());
+    }
+
+    #[tokio::test]
+    async fn a_page_of_large_messages_is_a_short_page_and_none_is_lost() {
+        let calls = Calls::new(memory());
+        call(&calls, "session::ensure", json!({"session_id": "s"})).await.unwrap();
+        let text = "x".repeat(6 << 20);
+        for entry_id in ["1", "2", "3", "4", "5"] {
+            let message = json!({"role": "user", "content": [{"type": "text", "text": text}], "timestamp": 1});
+            let body = json!({"session_id": "s", "entry_id": entry_id, "message": message});
+            call(&calls, "session::append", body).await.unwrap();
+        }
+        let mut pages = Vec::new();
+        let mut cursor = Value::Null;
+        loop {
+            let page = call(&calls, "session::messages", json!({"session_id": "s", "cursor": cursor})).await.unwrap();
+            let items = page["messages"].as_array().unwrap().iter();
+            pages.push(items.map(|item| item["entry_id"].as_str().unwrap().to_owned()).collect::<Vec<_>>());
+            cursor = page["next_cursor"].clone();
+            if cursor.is_null() {
+                break;
+            }
+        }
+        assert_eq!(pages, [vec!["1", "2"], vec!["3", "4"], vec!["5"]]);
+    }
+
+    #[test]
+    fn a_response_that_fits_no_frame_is_an_error() {
+        assert!(fits("x".repeat(RESPONSE_BYTES_MAX)).is_ok());
+        let error = fits("x".repeat(RESPONSE_BYTES_MAX + 1)).unwrap_err();
+        assert_eq!(error.code, "session/invalid_request");
     }
 
     #[tokio::test]

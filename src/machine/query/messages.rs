@@ -8,6 +8,9 @@ use crate::machine::path;
 use crate::machine::refusal::{Failure, Fault, Refusal};
 use crate::machine::view::View;
 
+/// Bodies of one page together. A page with one more body of the largest size still fits a frame of 64 MiB.
+const PAGE_BYTES_MAX: usize = 16 * 1024 * 1024;
+
 #[derive(Debug, Clone, PartialEq)]
 pub struct MessagesQuery {
     pub session_id: SessionId,
@@ -73,12 +76,14 @@ fn leaf<V: View + ?Sized>(view: &V, query: &MessagesQuery) -> Result<Option<Entr
 
 fn page<V: View + ?Sized>(query: &MessagesQuery, path: &mut Path<'_, V>) -> Result<MessagesPage, Failure> {
     let mut entries: Vec<Entry> = Vec::new();
+    let mut bytes = 0;
     while let Some(chunk) = path.next_chunk(query.limit as u64 + 1)? {
         for entry in chunk {
             if !query.wants(&entry) {
                 continue;
             }
-            if entries.len() == query.limit {
+            bytes += entry.body.bytes();
+            if entries.len() == query.limit || (bytes > PAGE_BYTES_MAX && !entries.is_empty()) {
                 let next_cursor = entries.last().map(|last| cursor::print_messages(&last.id));
                 return Ok(MessagesPage { entries, next_cursor });
             }
@@ -131,7 +136,7 @@ impl<'a, V: View + ?Sized> Path<'a, V> {
     fn next_chunk(&mut self, count: u64) -> Result<Option<Vec<Entry>>, Fault> {
         let chunk: Vec<Entry> = match &self.walked {
             Some(walked) => walked.iter().skip(self.next as usize).take(count as usize).cloned().collect(),
-            None => match path::slice(self.view, self.session_id, &self.leaf, self.next, count)? {
+            None => match path::slice(self.view, self.session_id, &self.leaf, self.next, count, PAGE_BYTES_MAX)? {
                 Some(chunk) => chunk,
                 None => {
                     // A raw delete took an ancestor away since the leaf was placed: walk what is left.
