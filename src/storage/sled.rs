@@ -352,4 +352,6 @@ impl Iterator for FrozenPairs {
 }
 
 #[cfg(test)]
+mod kill_tests;
+#[cfg(test)]
 mod tests;

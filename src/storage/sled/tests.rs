@@ -13,7 +13,7 @@ use crate::machine::session::{SessionMeta, SessionStatus};
 use crate::storage::look;
 use crate::storage::memory::MemoryStore;
 
-fn meta(session: u8, updated_at: i64) -> Change {
+pub fn meta(session: u8, updated_at: i64) -> Change {
     Change::PutMeta(SessionMeta {
         session_id: format!("s{session}").into(),
         title: "t".to_owned(),
@@ -28,19 +28,19 @@ fn meta(session: u8, updated_at: i64) -> Change {
     })
 }
 
-fn entry(session: u8, entry: u8, data: &str) -> Change {
+pub fn entry(session: u8, entry: u8, data: &str) -> Change {
     let body = Body::Custom { custom_type: "c".to_owned(), data: Json::print(&data) };
     let id = format!("e{entry}").into();
     let entry = Entry { id, parent_id: None, timestamp: 1, revision: 0, origin: None, body, place: None };
     Change::PutEntry(format!("s{session}").into(), entry)
 }
 
-fn mark(text: &str) -> Bytes {
+pub fn mark(text: &str) -> Bytes {
     Bytes::copy_from_slice(text.as_bytes())
 }
 
 /// Everything a store holds, the mark included.
-fn content(store: &dyn Store) -> Vec<(Vec<u8>, Bytes)> {
+pub fn content(store: &dyn Store) -> Vec<(Vec<u8>, Bytes)> {
     let frozen = store.freeze().unwrap();
     let mut pairs: Vec<_> = frozen.pairs.collect::<Result<_, _>>().unwrap();
     assert!(pairs.windows(2).all(|pair| pair[0].0 < pair[1].0), "pairs come in key order, each once");

@@ -1,0 +1,66 @@
+//! The law that counts most, tried on a real process: whenever it is killed, the state on disk is that of its mark.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
+
+use super::tests::{content, entry, mark, meta};
+use super::*;
+use crate::storage::memory::MemoryStore;
+
+const DIR_VARIABLE: &str = "SESSION_MANAGER_KILL_TEST_DIR";
+
+/// The `n`-th commit, the same in every process.
+fn commit(store: &dyn Store, n: u64) {
+    let session = (n % 7) as u8;
+    let mut changes =
+        vec![meta(session, n as i64), entry(session, (n % 11) as u8, &format!("{n} {}", "x".repeat(400)))];
+    if n.is_multiple_of(13) {
+        changes.push(Change::DeleteEntries(format!("s{session}").into()));
+    }
+    store.commit(&changes, mark(&n.to_string())).unwrap();
+}
+
+fn reached(store: &dyn Store) -> u64 {
+    let mark = store.mark().unwrap().unwrap_or_else(|| mark("0"));
+    std::str::from_utf8(&mark).unwrap().parse().unwrap()
+}
+
+/// Runs in a process of its own, which the test below kills.
+#[test]
+#[ignore = "the victim of whenever_it_is_killed_the_state_is_that_of_its_mark"]
+fn victim() {
+    let Some(dir) = std::env::var_os(DIR_VARIABLE) else { return };
+    let store = SledStore::open(Path::new(&dir)).unwrap();
+    println!("\nopen");
+    for n in reached(&store) + 1.. {
+        commit(&store, n);
+        std::thread::sleep(Duration::from_micros(200));
+    }
+}
+
+#[test]
+fn whenever_it_is_killed_the_state_is_that_of_its_mark() {
+    let dir = tempfile::tempdir().unwrap();
+    let twin = MemoryStore::new();
+    for lifetime_ms in [90, 260, 900] {
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "storage::sled::kill_tests::victim", "--ignored", "--nocapture"])
+            .env(DIR_VARIABLE, dir.path())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        assert!(lines.map_while(Result::ok).any(|line| line == "open"), "the victim opened its store");
+        std::thread::sleep(Duration::from_millis(lifetime_ms));
+        child.kill().unwrap();
+        child.wait().unwrap();
+
+        let store = SledStore::open(dir.path()).unwrap();
+        for n in reached(&twin) + 1..=reached(&store) {
+            commit(&twin, n);
+        }
+        assert!(content(&store) == content(&twin), "state and mark disagree after a kill at mark {}", reached(&store));
+    }
+    assert!(reached(&twin) > 0, "something reached the disk");
+}
