@@ -3,6 +3,11 @@
 //! Owns: the feed by position, binding filters (pure), the table of bindings, and delivery to attach points.
 //! May touch: the machine's events. Never: mint an event, or hold up apply for a slow subscriber.
 
+pub mod filter;
+pub mod bindings;
+pub mod position;
+pub mod deliver;
+
 use std::sync::{Arc, OnceLock};
 
 use crate::machine::event::Event;

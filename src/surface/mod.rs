@@ -4,6 +4,9 @@
 //! carries a request from its bytes to its response; the one table that maps every outcome to every wire.
 //! May touch: requests, proposal, events (bindings). Never: state.
 
+pub mod endpoint;
+pub mod http;
+pub mod bus;
 pub mod calls;
 pub mod errors;
 

@@ -1,0 +1,413 @@
+//! Owns: the way from a commit's events to attach points: the queue, the ring of recent events, and dispatch in order.
+//! May touch: bindings, filters, positions. Never: a socket. An attach point takes a delivery without waiting.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use serde_json::Value;
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
+
+use super::bindings::{Binding, BindingKey, Bindings};
+use super::filter::Wanted;
+use super::position::ClusterTag;
+use super::{Committed, EventSink};
+use crate::machine::entry::Body;
+use crate::machine::event::{Event, Happened};
+use crate::machine::ids::Position;
+
+/// A matched event on its way to one binding.
+pub struct Delivery<'a> {
+    pub binding: &'a Binding,
+    /// The payload, as JSON text.
+    pub data: &'a str,
+    /// The metadata sidecar: the binding's own fields and the event's place, as JSON text.
+    pub sidecar: String,
+}
+
+/// Where deliveries leave the node: the embedded bus, later a watch or an event stream.
+pub trait AttachPoint: Send + Sync + 'static {
+    /// Must not wait. A subscriber that cannot keep up is the attach point's to cut off.
+    fn deliver(&self, delivery: Delivery<'_>);
+}
+
+/// Sizes of the feed.
+#[derive(Debug, Clone)]
+pub struct FeedSettings {
+    pub cluster: ClusterTag,
+    /// Events kept in memory for subscribers that resume.
+    pub ring_bytes_max: usize,
+    /// Events that wait for dispatch; past it the publisher dispatches them itself, which slows it down.
+    pub queue_bytes_max: usize,
+}
+
+impl Default for FeedSettings {
+    fn default() -> FeedSettings {
+        FeedSettings { cluster: ClusterTag::new("node"), ring_bytes_max: 16 << 20, queue_bytes_max: 16 << 20 }
+    }
+}
+
+/// The feed of one node: every commit's events pass through here once, in log order.
+pub struct Feed {
+    settings: FeedSettings,
+    queue: Mutex<Queue>,
+    /// Held while an event is matched and handed out, so that a new binding sees its past and then its future.
+    state: Mutex<State>,
+    published: Notify,
+}
+
+#[derive(Default)]
+struct Queue {
+    events: VecDeque<(u64, Arc<Committed>)>,
+    bytes: usize,
+    next_ticket: u64,
+}
+
+#[derive(Default)]
+struct State {
+    bindings: Bindings,
+    ring: Ring,
+}
+
+/// Recent events, oldest first.
+#[derive(Default)]
+struct Ring {
+    events: VecDeque<Arc<Committed>>,
+    bytes: usize,
+    /// Nothing after this position is missing from the ring or from what is still to come.
+    complete_after: Option<Position>,
+}
+
+impl Feed {
+    pub fn new(settings: FeedSettings) -> Arc<Feed> {
+        Arc::new(Feed { settings, queue: Mutex::default(), state: Mutex::default(), published: Notify::new() })
+    }
+
+    /// Tells the feed that every event after `position` will be published to it, so that a subscriber may resume
+    /// there although the ring is still empty. Called once, before the first publish.
+    pub fn starts_after(&self, position: Position) {
+        locked(&self.state).ring.complete_after = Some(position);
+    }
+
+    pub fn cluster(&self) -> &ClusterTag {
+        &self.settings.cluster
+    }
+
+    /// The dispatcher: runs until shutdown, then hands out what is left.
+    pub async fn dispatch(self: Arc<Self>, shutdown: CancellationToken) {
+        // A bounded share per turn keeps one busy feed from starving the other tasks of its thread.
+        const TURN: usize = 256;
+        loop {
+            while self.drain(TURN) {
+                tokio::task::yield_now().await;
+            }
+            tokio::select! {
+                () = self.published.notified() => {}
+                () = shutdown.cancelled() => break,
+            }
+        }
+        self.drain(usize::MAX);
+    }
+
+    /// Makes a binding live: first what it missed since `after`, if it names a position, then everything to come.
+    pub fn bind(&self, binding: Binding) -> Result<(), String> {
+        let binding = Arc::new(binding);
+        let mut state = locked(&self.state);
+        match binding.after {
+            None => {
+                let next = locked(&self.queue).next_ticket;
+                state.bindings.insert(binding, next);
+            }
+            Some(after) => {
+                state.ring.check_reaches(after, &self.settings.cluster)?;
+                for committed in &state.ring.events {
+                    if binding.is_past(committed.position) && binding.filter.matches(&committed.event) {
+                        self.hand_over(&binding, committed, &mut None);
+                    }
+                }
+                // What is queued was published but not dispatched: the ring does not hold it, so the binding gets it.
+                state.bindings.insert(binding, 0);
+            }
+        }
+        Ok(())
+    }
+
+    pub fn unbind(&self, key: &BindingKey) -> bool {
+        locked(&self.state).bindings.remove(key)
+    }
+
+    pub fn unbind_owner(&self, owner: u64) {
+        locked(&self.state).bindings.remove_owner(owner);
+    }
+
+    pub fn change_owner(&self, from: u64, to: u64) {
+        locked(&self.state).bindings.change_owner(from, to);
+    }
+
+    pub fn bindings(&self) -> usize {
+        locked(&self.state).bindings.len()
+    }
+
+    /// Dispatches up to `most` events. True: there is more.
+    fn drain(&self, most: usize) -> bool {
+        let mut state = locked(&self.state);
+        for _ in 0..most {
+            let Some((ticket, committed)) = locked(&self.queue).pop() else { return false };
+            let mut envelope = None;
+            state.bindings.each_match(&committed.event, committed.position, ticket, |binding| {
+                self.hand_over(binding, &committed, &mut envelope);
+            });
+            state.ring.push(committed, self.settings.ring_bytes_max);
+        }
+        !locked(&self.queue).events.is_empty()
+    }
+
+    /// Prints the sidecar and gives the event to the binding's attach point. An envelope is printed once per event.
+    fn hand_over(&self, binding: &Binding, committed: &Committed, envelope: &mut Option<String>) {
+        let data = match binding.filter.wanted {
+            Wanted::Kind(_) => committed.payload().text(),
+            Wanted::Everything => envelope.get_or_insert_with(|| print_envelope(committed)),
+        };
+        let comma = if binding.sidecar_fields.is_empty() { "" } else { "," };
+        let sidecar = format!(
+            "{{{}{comma}\"session-manager\":{{\"position\":\"{}\",\"seq\":{}}}}}",
+            binding.sidecar_fields,
+            self.settings.cluster.print(committed.position),
+            committed.event.seq,
+        );
+        binding.to.deliver(Delivery { binding, data, sidecar });
+    }
+}
+
+impl EventSink for Feed {
+    fn publish(&self, events: Vec<Arc<Committed>>) {
+        let behind = {
+            let mut queue = locked(&self.queue);
+            for committed in events {
+                queue.push(committed);
+            }
+            queue.bytes > self.settings.queue_bytes_max
+        };
+        if behind {
+            self.drain(usize::MAX);
+        } else {
+            self.published.notify_one();
+        }
+    }
+}
+
+impl Queue {
+    fn push(&mut self, committed: Arc<Committed>) {
+        self.bytes += weight(&committed.event);
+        self.events.push_back((self.next_ticket, committed));
+        self.next_ticket += 1;
+    }
+
+    fn pop(&mut self) -> Option<(u64, Arc<Committed>)> {
+        let (ticket, committed) = self.events.pop_front()?;
+        self.bytes -= weight(&committed.event);
+        Some((ticket, committed))
+    }
+}
+
+impl Ring {
+    fn push(&mut self, committed: Arc<Committed>, bytes_max: usize) {
+        self.bytes += weight(&committed.event);
+        self.events.push_back(committed);
+        while self.bytes > bytes_max
+            && let Some(oldest) = self.events.pop_front()
+        {
+            self.bytes -= weight(&oldest.event);
+            self.complete_after = Some(oldest.position);
+        }
+    }
+
+    fn check_reaches(&self, after: Position, cluster: &ClusterTag) -> Result<(), String> {
+        let oldest = self.complete_after.or_else(|| self.events.front().map(|committed| committed.position));
+        match oldest {
+            Some(oldest) if after >= oldest => Ok(()),
+            Some(oldest) => {
+                let asked = cluster.print(after);
+                Err(format!("compacted: cannot resume after {asked}, the oldest is {}", cluster.print(oldest)))
+            }
+            None => Err(format!(
+                "compacted: cannot resume after {}, no event is kept yet; read the state and register without `after`",
+                cluster.print(after)
+            )),
+        }
+    }
+}
+
+/// What an event costs in memory, roughly: its texts, and a constant for the rest. Never prints the payload.
+fn weight(event: &Event) -> usize {
+    const FIXED: usize = 512;
+    let body = match &event.happened {
+        Happened::MessageAdded(entry) => match &entry.body {
+            Body::Message(message) => message.body.text().len(),
+            Body::Custom { custom_type, data } => custom_type.len() + data.text().len(),
+        },
+        Happened::MessageUpdated { message, .. } => message.body.text().len(),
+        Happened::Published { payload, .. } => payload.text().len(),
+        Happened::Created { title, description, .. } | Happened::MetaUpdated { title, description, .. } => {
+            title.len() + description.len()
+        }
+        Happened::StatusChanged { .. } | Happened::Deleted { .. } => 0,
+    };
+    let metadata = event.metadata.iter().flatten().map(|(key, value)| key.len() + value_weight(value)).sum::<usize>();
+    // The body is held twice once the payload is printed.
+    FIXED + 2 * body + metadata + event.session_id.as_str().len()
+}
+
+fn value_weight(value: &Value) -> usize {
+    const NODE: usize = 32;
+    NODE + match value {
+        Value::Null | Value::Bool(_) | Value::Number(_) => 0,
+        Value::String(text) => text.len(),
+        Value::Array(items) => items.iter().map(value_weight).sum(),
+        Value::Object(fields) => fields.iter().map(|(key, value)| key.len() + value_weight(value)).sum(),
+    }
+}
+
+fn print_envelope(committed: &Committed) -> String {
+    let event = &committed.event;
+    let metadata = match &event.metadata {
+        Some(metadata) => format!(",\"session_metadata\":{}", Value::Object(metadata.clone())),
+        None => String::new(),
+    };
+    format!(
+        "{{\"trigger_type\":\"{}\",\"payload\":{}{metadata}}}",
+        event.kind().trigger_type(),
+        committed.payload().text()
+    )
+}
+
+/// The data behind these locks is never left half changed by a panic, so a poisoned lock is still good.
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::super::filter::Filter;
+    use super::*;
+    use crate::machine::event::EventKind;
+    use crate::machine::json::Json;
+
+    #[derive(Default)]
+    struct Seen(Mutex<Vec<(String, Value, Value)>>);
+
+    impl AttachPoint for Seen {
+        fn deliver(&self, delivery: Delivery<'_>) {
+            let data = serde_json::from_str(delivery.data).unwrap();
+            let sidecar = serde_json::from_str(&delivery.sidecar).unwrap();
+            locked(&self.0).push((delivery.binding.key.id.to_string(), data, sidecar));
+        }
+    }
+
+    impl Seen {
+        fn indexes(&self) -> Vec<u64> {
+            locked(&self.0).iter().map(|(_, data, _)| data["n"].as_u64().unwrap()).collect()
+        }
+    }
+
+    fn event(index: u64) -> Arc<Committed> {
+        let payload = Json::adopt(&format!("{{\"n\":{index}}}"));
+        let event = Event {
+            session_id: "s".into(),
+            seq: index,
+            happened: Happened::Published { kind: EventKind::Deleted, role: None, payload },
+            metadata: json!({"tenant": "a"}).as_object().cloned(),
+        };
+        Arc::new(Committed::new(Position { group: 0, index, ordinal: 0 }, event))
+    }
+
+    fn binding(to: &Arc<Seen>, trigger_type: &str, after: Option<u64>) -> Binding {
+        Binding {
+            key: BindingKey { owner: 1, id: trigger_type.into() },
+            function_id: "f".into(),
+            filter: Filter::parse(trigger_type, &Value::Null).unwrap(),
+            sidecar_fields: "\"mine\":1".to_owned(),
+            after: after.map(|index| Position { group: 0, index, ordinal: 0 }),
+            to: to.clone(),
+        }
+    }
+
+    fn feed(ring_bytes_max: usize, queue_bytes_max: usize) -> Arc<Feed> {
+        Feed::new(FeedSettings { cluster: ClusterTag::new("c"), ring_bytes_max, queue_bytes_max })
+    }
+
+    #[test]
+    fn a_delivery_carries_the_payload_untouched_and_its_place_beside_it() {
+        let (feed, seen) = (feed(1 << 20, 1 << 20), Arc::new(Seen::default()));
+        feed.bind(binding(&seen, "session::deleted", None)).unwrap();
+        feed.bind(binding(&seen, "session::store::events", None)).unwrap();
+        feed.publish(vec![event(4)]);
+        feed.drain(usize::MAX);
+        let sidecar = json!({"mine": 1, "session-manager": {"position": "c.0.4.0", "seq": 4}});
+        let envelope =
+            json!({"trigger_type": "session::deleted", "payload": {"n": 4}, "session_metadata": {"tenant": "a"}});
+        assert_eq!(
+            *locked(&seen.0),
+            [
+                ("session::deleted".to_owned(), json!({"n": 4}), sidecar.clone()),
+                ("session::store::events".to_owned(), envelope, sidecar),
+            ]
+        );
+    }
+
+    #[test]
+    fn a_binding_hears_nothing_that_was_published_before_it() {
+        let (feed, seen) = (feed(1 << 20, 1 << 20), Arc::new(Seen::default()));
+        feed.publish(vec![event(1)]);
+        feed.bind(binding(&seen, "session::deleted", None)).unwrap();
+        feed.publish(vec![event(2), event(3)]);
+        feed.drain(usize::MAX);
+        assert_eq!(seen.indexes(), [2, 3]);
+    }
+
+    #[test]
+    fn a_resumed_binding_gets_what_it_missed_then_the_rest_each_once() {
+        let (feed, seen) = (feed(1 << 20, 1 << 20), Arc::new(Seen::default()));
+        feed.publish(vec![event(1), event(2), event(3)]);
+        feed.drain(usize::MAX);
+        feed.publish(vec![event(4)]);
+        feed.bind(binding(&seen, "session::deleted", Some(1))).unwrap();
+        feed.publish(vec![event(5)]);
+        feed.drain(usize::MAX);
+        assert_eq!(seen.indexes(), [2, 3, 4, 5]);
+    }
+
+    #[test]
+    fn resuming_beyond_the_ring_is_refused_with_the_oldest_position() {
+        let (feed, seen) = (feed(2048, 1 << 20), Arc::new(Seen::default()));
+        let error = feed.bind(binding(&seen, "session::deleted", Some(1))).unwrap_err();
+        assert!(error.contains("no event is kept yet"), "{error}");
+        feed.publish((1..=9).map(event).collect());
+        feed.drain(usize::MAX);
+        let error = feed.bind(binding(&seen, "session::deleted", Some(1))).unwrap_err();
+        assert!(error.starts_with("compacted: cannot resume after c.0.1.0, the oldest is c.0."), "{error}");
+        assert_eq!(feed.bindings(), 0);
+    }
+
+    #[test]
+    fn a_feed_that_knows_where_it_starts_serves_a_resume_from_there() {
+        let (feed, seen) = (feed(1 << 20, 1 << 20), Arc::new(Seen::default()));
+        feed.starts_after(Position { group: 0, index: 7, ordinal: u32::MAX });
+        feed.bind(binding(&seen, "session::deleted", Some(8))).unwrap();
+        feed.publish(vec![event(8), event(9)]);
+        feed.drain(usize::MAX);
+        assert_eq!(seen.indexes(), [9]);
+    }
+
+    #[test]
+    fn a_publisher_that_is_ahead_of_dispatch_delivers_itself() {
+        let (feed, seen) = (feed(1 << 20, 2000), Arc::new(Seen::default()));
+        feed.bind(binding(&seen, "session::deleted", None)).unwrap();
+        feed.publish(vec![event(1)]);
+        assert!(seen.indexes().is_empty());
+        feed.publish((2..=6).map(event).collect());
+        assert_eq!(seen.indexes(), [1, 2, 3, 4, 5, 6]);
+    }
+}

@@ -1,0 +1,222 @@
+//! Owns: which events a binding wants, read from the config it was registered with. PURE.
+//! Never: the table of bindings, delivery.
+
+use serde_json::Value;
+
+use crate::machine::event::{Event, EventKind};
+use crate::machine::ids::SessionId;
+use crate::machine::json::Object;
+use crate::machine::message::Role;
+use crate::machine::session::metadata_matches;
+
+/// The internal trigger type that carries every event, for bridges.
+pub const STORE_EVENTS: &str = "session::store::events";
+
+/// Which kinds of event a trigger type stands for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Wanted {
+    Kind(EventKind),
+    /// `session::store::events`: all of them, in envelopes.
+    Everything,
+}
+
+impl Wanted {
+    /// `None`: the trigger type is not one of ours.
+    pub fn from_trigger_type(name: &str) -> Option<Wanted> {
+        if name == STORE_EVENTS {
+            return Some(Wanted::Everything);
+        }
+        EventKind::from_trigger_type(name).map(Wanted::Kind)
+    }
+}
+
+/// What must hold for an event to reach a binding: every part that is given.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Filter {
+    pub wanted: Wanted,
+    pub session_id: Option<SessionId>,
+    roles: Option<Vec<Role>>,
+    metadata: Object,
+}
+
+impl Filter {
+    /// Reads a binding's config. An error names the trigger type, the field and what would be right.
+    pub fn parse(trigger_type: &str, config: &Value) -> Result<Filter, String> {
+        let wanted = Wanted::from_trigger_type(trigger_type)
+            .ok_or_else(|| format!("trigger type `{trigger_type}` is not served here"))?;
+        let mut filter = Filter { wanted, session_id: None, roles: None, metadata: Object::new() };
+        let fields = match config {
+            Value::Null => return Ok(filter),
+            Value::Object(fields) => fields,
+            Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Array(_) => {
+                return Err(format!("config of `{trigger_type}` must be an object, not {}", kind_of(config)));
+            }
+        };
+        let allowed = allowed_fields(wanted);
+        for (name, value) in fields {
+            if !allowed.contains(&name.as_str()) {
+                return Err(unknown_field(trigger_type, name, allowed));
+            }
+            if value.is_null() {
+                continue;
+            }
+            match name.as_str() {
+                "session_id" => filter.session_id = Some(session_id(trigger_type, value)?),
+                "roles" => filter.roles = Some(roles(trigger_type, value)?),
+                "metadata" => filter.metadata = metadata(trigger_type, value)?,
+                other => return Err(unknown_field(trigger_type, other, allowed)),
+            }
+        }
+        Ok(filter)
+    }
+
+    pub fn matches(&self, event: &Event) -> bool {
+        let kind = match self.wanted {
+            Wanted::Everything => true,
+            Wanted::Kind(kind) => kind == event.kind(),
+        };
+        kind && self.session_id.as_ref().is_none_or(|wanted| *wanted == event.session_id)
+            && self.roles.as_ref().is_none_or(|roles| event.role().is_some_and(|role| roles.contains(&role)))
+            && metadata_matches(&self.metadata, event.metadata.as_ref())
+    }
+}
+
+/// A session that is being created has no id a subscriber could know; only message events have a role.
+fn allowed_fields(wanted: Wanted) -> &'static [&'static str] {
+    match wanted {
+        Wanted::Everything => &[],
+        Wanted::Kind(EventKind::Created) => &["metadata"],
+        Wanted::Kind(EventKind::MessageAdded | EventKind::MessageUpdated) => &["session_id", "roles", "metadata"],
+        Wanted::Kind(EventKind::StatusChanged | EventKind::MetaUpdated | EventKind::Deleted) => {
+            &["session_id", "metadata"]
+        }
+    }
+}
+
+fn unknown_field(trigger_type: &str, name: &str, allowed: &[&str]) -> String {
+    let fix = match allowed {
+        [] => "it takes no filters".to_owned(),
+        [only] => format!("it takes only `{only}`"),
+        several => format!("it takes {}", several.iter().map(|one| format!("`{one}`")).collect::<Vec<_>>().join(", ")),
+    };
+    format!("config field `{name}` is not a filter of `{trigger_type}`: {fix}")
+}
+
+fn session_id(trigger_type: &str, value: &Value) -> Result<SessionId, String> {
+    value.as_str().map(SessionId::from).ok_or_else(|| {
+        format!("config field `session_id` of `{trigger_type}` must be a string, not {}", kind_of(value))
+    })
+}
+
+fn roles(trigger_type: &str, value: &Value) -> Result<Vec<Role>, String> {
+    let Value::Array(items) = value else {
+        return Err(format!("config field `roles` of `{trigger_type}` must be an array, not {}", kind_of(value)));
+    };
+    items
+        .iter()
+        .map(|item| {
+            serde_json::from_value(item.clone()).map_err(|_| {
+                format!(
+                    "config field `roles` of `{trigger_type}` holds {item}, which is no role: \
+                     use user, assistant, function_result or custom"
+                )
+            })
+        })
+        .collect()
+}
+
+fn metadata(trigger_type: &str, value: &Value) -> Result<Object, String> {
+    value
+        .as_object()
+        .cloned()
+        .ok_or_else(|| format!("config field `metadata` of `{trigger_type}` must be an object, not {}", kind_of(value)))
+}
+
+fn kind_of(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "a boolean",
+        Value::Number(_) => "a number",
+        Value::String(_) => "a string",
+        Value::Array(_) => "an array",
+        Value::Object(_) => "an object",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::machine::event::Happened;
+    use crate::machine::json::Json;
+
+    fn event(kind: EventKind, session: &str, role: Option<Role>, metadata: Value) -> Event {
+        Event {
+            session_id: session.into(),
+            seq: 1,
+            happened: Happened::Published { kind, role, payload: Json::adopt("{}") },
+            metadata: metadata.as_object().cloned(),
+        }
+    }
+
+    fn parse(trigger_type: &str, config: Value) -> Result<Filter, String> {
+        Filter::parse(trigger_type, &config)
+    }
+
+    #[test]
+    fn a_malformed_config_is_refused_with_the_name_of_the_field() {
+        for (trigger_type, config, field) in [
+            ("session::created", json!({"session_id": "s"}), "`session_id`"),
+            ("session::status-changed", json!({"roles": ["user"]}), "`roles`"),
+            ("session::message-added", json!({"role": "user"}), "`role`"),
+            ("session::message-added", json!({"roles": ["robot"]}), "\"robot\""),
+            ("session::message-added", json!({"roles": "user"}), "`roles`"),
+            ("session::message-added", json!({"session_id": 7}), "`session_id`"),
+            ("session::deleted", json!({"metadata": []}), "`metadata`"),
+            ("session::store::events", json!({"metadata": {}}), "`metadata`"),
+            ("session::created", json!("all"), "must be an object"),
+            ("session::vanished", json!({}), "`session::vanished`"),
+        ] {
+            let error = parse(trigger_type, config).unwrap_err();
+            assert!(error.contains(field), "{error}");
+        }
+    }
+
+    #[test]
+    fn null_and_absent_filters_match_every_event_of_the_kind() {
+        for config in [json!(null), json!({}), json!({"metadata": {}}), json!({"session_id": null, "roles": null})] {
+            let filter = parse("session::message-added", config).unwrap();
+            assert!(filter.matches(&event(EventKind::MessageAdded, "s", None, json!(null))));
+            assert!(!filter.matches(&event(EventKind::Deleted, "s", None, json!(null))));
+        }
+    }
+
+    #[test]
+    fn all_given_filters_must_hold() {
+        let config = json!({"session_id": "s", "roles": ["user"], "metadata": {"tenant": "a"}});
+        let filter = parse("session::message-added", config).unwrap();
+        let kind = EventKind::MessageAdded;
+        let tenant = json!({"tenant": "a", "more": 1});
+        assert!(filter.matches(&event(kind, "s", Some(Role::User), tenant.clone())));
+        assert!(!filter.matches(&event(kind, "t", Some(Role::User), tenant.clone())));
+        assert!(!filter.matches(&event(kind, "s", Some(Role::Assistant), tenant)));
+        assert!(!filter.matches(&event(kind, "s", Some(Role::User), json!({"tenant": "b"}))));
+        assert!(!filter.matches(&event(kind, "s", Some(Role::User), json!(null))));
+    }
+
+    #[test]
+    fn a_custom_entry_never_matches_a_roles_filter() {
+        let filter = parse("session::message-added", json!({"roles": ["custom"]})).unwrap();
+        assert!(!filter.matches(&event(EventKind::MessageAdded, "s", None, json!(null))));
+        assert!(filter.matches(&event(EventKind::MessageAdded, "s", Some(Role::Custom), json!(null))));
+    }
+
+    #[test]
+    fn store_events_match_every_kind() {
+        let filter = parse(STORE_EVENTS, json!(null)).unwrap();
+        for kind in EventKind::ALL {
+            assert!(filter.matches(&event(kind, "s", None, json!(null))));
+        }
+    }
+}

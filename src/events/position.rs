@@ -1,0 +1,63 @@
+//! Owns: the text form of a position, `<cluster tag>.<group>.<index>.<ordinal>`, which clients keep and hand back.
+//! Never: what is kept at a position.
+
+use crate::machine::ids::Position;
+
+/// Tells the positions of one cluster from those of another, so that a position is never resumed in a foreign history.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ClusterTag(String);
+
+impl ClusterTag {
+    /// Keeps letters, digits, `-` and `_`, since the dot parts the fields.
+    pub fn new(name: &str) -> ClusterTag {
+        let clean: String = name.chars().filter(|c| c.is_ascii_alphanumeric() || "-_".contains(*c)).collect();
+        ClusterTag(if clean.is_empty() { "node".to_owned() } else { clean })
+    }
+
+    pub fn print(&self, position: Position) -> String {
+        format!("{}.{}.{}.{}", self.0, position.group, position.index, position.ordinal)
+    }
+
+    /// Reads a position of this cluster. Errors say what is wrong with the text.
+    pub fn parse(&self, text: &str) -> Result<Position, String> {
+        let malformed =
+            || format!("`{text}` is not a position: expected <cluster>.<group>.<index>.<ordinal>, as events carry it");
+        let mut fields = text.split('.');
+        let (Some(tag), Some(group), Some(index), Some(ordinal), None) =
+            (fields.next(), fields.next(), fields.next(), fields.next(), fields.next())
+        else {
+            return Err(malformed());
+        };
+        let position = Position {
+            group: group.parse().map_err(|_| malformed())?,
+            index: index.parse().map_err(|_| malformed())?,
+            ordinal: ordinal.parse().map_err(|_| malformed())?,
+        };
+        if tag != self.0 {
+            return Err(format!("position `{text}` belongs to cluster `{tag}`, this is `{}`", self.0));
+        }
+        Ok(position)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_position_survives_its_text() {
+        let tag = ClusterTag::new("c 1.x");
+        let position = Position { group: 3, index: u64::MAX, ordinal: 7 };
+        assert_eq!(tag.print(position), "c1x.3.18446744073709551615.7");
+        assert_eq!(tag.parse(&tag.print(position)), Ok(position));
+    }
+
+    #[test]
+    fn a_bad_position_is_explained() {
+        let tag = ClusterTag::new("here");
+        for text in ["", "here", "here.1.2", "here.1.2.3.4", "here.x.2.3", "here.1.-2.3", "here.1.2.3 "] {
+            assert!(tag.parse(text).unwrap_err().contains("is not a position"), "{text}");
+        }
+        assert!(tag.parse("there.0.1.0").unwrap_err().contains("belongs to cluster `there`"));
+    }
+}

@@ -1,0 +1,299 @@
+//! Owns: the life of one socket: greeting, reading and acting on frames, writing, goodbye.
+//! Never: what a call or a binding means (calls, triggers).
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::stream::{SplitSink, SplitStream};
+use futures::{SinkExt, StreamExt};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::time::timeout;
+use tokio_tungstenite::WebSocketStream;
+use tokio_tungstenite::tungstenite::error::CapacityError;
+use tokio_tungstenite::tungstenite::protocol::{CloseFrame, Role, WebSocketConfig};
+use tokio_tungstenite::tungstenite::{Error as WsError, Message};
+use tokio_util::sync::CancellationToken;
+
+use super::Bus;
+use super::calls::Share;
+use super::frame::{self, ErrorBody, Frame, Inbound, RegisterFunction};
+use super::outbox::{Class, Goodbye, Next, Outbox};
+use super::registry::{Function, Refused, TooMuch};
+use super::triggers::is_reserved;
+use super::worker::Worker;
+
+/// Small, since every idle connection has them.
+const SOCKET_BUFFER_BYTES: usize = 16 << 10;
+/// How long a goodbye may take to be written, and then to be acknowledged.
+const GOODBYE_MAX: Duration = Duration::from_secs(1);
+/// A close frame carries at most 123 bytes of reason.
+const REASON_BYTES_MAX: usize = 123;
+
+/// The WebSocket settings of every socket this node accepts.
+pub fn socket_config(message_bytes_max: usize) -> WebSocketConfig {
+    WebSocketConfig::default()
+        .read_buffer_size(SOCKET_BUFFER_BYTES)
+        .write_buffer_size(SOCKET_BUFFER_BYTES)
+        .max_message_size(Some(message_bytes_max))
+        .max_frame_size(Some(message_bytes_max))
+}
+
+/// Serves a socket after its upgrade, to its end.
+pub async fn serve<S>(bus: Arc<Bus>, socket: S, peer: Option<SocketAddr>, shutdown: CancellationToken)
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let config = socket_config(bus.settings().message_bytes_max);
+    let (sink, stream) = WebSocketStream::from_raw_socket(socket, Role::Server, Some(config)).await.split();
+    let (worker, outbox) = bus.join(peer);
+    tracing::debug!(worker = worker.id, ?peer, "worker connected");
+    let connection = Arc::new(Connection { share: Share::new(bus.settings()), bus, worker, outbox });
+    let goodbye = connection.run(sink, stream, shutdown).await;
+    connection.bus.leave(&connection.worker);
+    tracing::debug!(worker = connection.worker.id, code = goodbye.code, reason = goodbye.reason, "worker disconnected");
+}
+
+struct Connection {
+    bus: Arc<Bus>,
+    worker: Arc<Worker>,
+    outbox: Arc<Outbox>,
+    share: Share,
+}
+
+impl Connection {
+    async fn run<S>(
+        &self,
+        sink: SplitSink<WebSocketStream<S>, Message>,
+        mut stream: SplitStream<WebSocketStream<S>>,
+        shutdown: CancellationToken,
+    ) -> Goodbye
+    where
+        S: AsyncRead + AsyncWrite + Unpin,
+    {
+        let write = self.write(sink);
+        tokio::pin!(write);
+        tokio::select! {
+            () = &mut write => {}
+            goodbye = self.read(&mut stream) => {
+                self.outbox.finish(goodbye.code, goodbye.reason);
+                (&mut write).await;
+            }
+            () = self.drained(&shutdown) => {
+                self.outbox.finish(1001, "the node is shutting down");
+                (&mut write).await;
+            }
+        }
+        // The client reads our goodbye only if we still take what it is sending.
+        let _ = timeout(GOODBYE_MAX, async { while let Some(Ok(_)) = stream.next().await {} }).await;
+        self.outbox.goodbye().unwrap_or(Goodbye { code: 1006, reason: "the connection was lost".to_owned() })
+    }
+
+    /// Completes when the node shuts down and this client's calls are answered, or took too long.
+    async fn drained(&self, shutdown: &CancellationToken) {
+        shutdown.cancelled().await;
+        let answered = async {
+            self.worker.calls_done().await;
+            self.share.all_back().await;
+        };
+        let _ = timeout(self.bus.settings().drain_max, answered).await;
+    }
+
+    /// Acts on frames until the client leaves or must go. Returns what to tell it.
+    async fn read<S>(&self, stream: &mut SplitStream<WebSocketStream<S>>) -> Goodbye
+    where
+        S: AsyncRead + AsyncWrite + Unpin,
+    {
+        let quiet_max = self.bus.settings().ping_after * 3;
+        loop {
+            self.outbox.room().await;
+            let message = match timeout(quiet_max, stream.next()).await {
+                Err(_) => return goodbye(1001, format!("no sign of life for {quiet_max:?}")),
+                Ok(None) => return goodbye(1000, "the client closed the connection"),
+                Ok(Some(Err(error))) => return self.explain(error),
+                Ok(Some(Ok(message))) => message,
+            };
+            match message {
+                Message::Text(text) => {
+                    if let Err(goodbye) = self.take(text).await {
+                        return goodbye;
+                    }
+                }
+                Message::Binary(_) => return goodbye(1003, "binary frames are not spoken here: send JSON text"),
+                Message::Close(_) => return goodbye(1000, "the client closed the connection"),
+                // The WebSocket library answers pings by itself.
+                Message::Ping(_) | Message::Pong(_) | Message::Frame(_) => {}
+            }
+        }
+    }
+
+    /// Acts on one frame. `Err`: the client must go.
+    async fn take(&self, text: Frame) -> Result<(), Goodbye> {
+        let inbound = Inbound::parse(&text).map_err(|why| goodbye(1007, why))?;
+        let (bus, worker) = (&self.bus, &self.worker);
+        match inbound {
+            Inbound::Invoke(invoke) => bus.start_call(worker, &self.share, &text, invoke).await,
+            Inbound::Result { invocation_id, result, error } => {
+                let reply = match error {
+                    Some(error) => Err(error.get().to_owned()),
+                    None => Ok(result.map_or("null", |result| result.get()).to_owned()),
+                };
+                worker.reply(&invocation_id, reply);
+            }
+            Inbound::RegisterFunction(asked) => self.register_function(&asked)?,
+            Inbound::UnregisterFunction { id } => {
+                bus.change_registry(|registry| registry.unregister_function(&id, worker.number));
+            }
+            Inbound::RegisterType(asked) => bus.register_type(worker, &asked).map_err(too_much)?,
+            Inbound::UnregisterType { id } => {
+                bus.change_registry(|registry| registry.unregister_type(&id, worker.number));
+            }
+            Inbound::RegisterTrigger(asked) => bus.register_trigger(worker, &asked).map_err(too_much)?,
+            Inbound::UnregisterTrigger { id } => bus.unregister_trigger(worker, &id),
+            Inbound::TriggerResult { id, error } => bus.pass_on_trigger_result(worker, &id, error),
+            Inbound::Reattach { previous_worker_id, token } => bus.reattach(worker, &previous_worker_id, &token),
+            Inbound::Ping => worker.send(frame::pong()),
+            Inbound::Ignored => {}
+            Inbound::Unusable { invocation_id, why } => {
+                tracing::debug!(worker = worker.id, why, "unusable frame");
+                if let Some(id) = invocation_id {
+                    let error = ErrorBody::new("invalid_frame", why).print();
+                    worker.send_result(frame::invocation_result(id.get(), "", Err(&error)));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn register_function(&self, asked: &RegisterFunction<'_>) -> Result<(), Goodbye> {
+        if is_reserved(&asked.id) || asked.id.starts_with("engine::") {
+            self.worker.send(frame::registration_rejected(&asked.id, super::engine::NODE_NAME));
+            return Ok(());
+        }
+        let text = |raw: Option<&serde_json::value::RawValue>| raw.map(|raw| raw.get().to_owned());
+        let function = Function {
+            owner: self.worker.clone(),
+            description: text(asked.description),
+            request_format: text(asked.request_format),
+            response_format: text(asked.response_format),
+            metadata: text(asked.metadata),
+        };
+        match self.bus.change_registry(|registry| registry.register_function(&asked.id, function)) {
+            Ok(()) => Ok(()),
+            Err(Refused::OwnedBy(owner)) => {
+                self.worker.send(frame::registration_rejected(&asked.id, &owner));
+                Ok(())
+            }
+            Err(Refused::TooMuch) => Err(too_much(TooMuch)),
+        }
+    }
+
+    /// Turns a broken read into a goodbye.
+    fn explain(&self, error: WsError) -> Goodbye {
+        match error {
+            WsError::Capacity(CapacityError::MessageTooLong { size, max_size }) => {
+                goodbye(1009, format!("message too large: {size} bytes, the limit is {max_size}"))
+            }
+            WsError::Utf8(_) => goodbye(1007, "a text frame was not UTF-8"),
+            WsError::Protocol(error) => goodbye(1002, error.to_string()),
+            other => goodbye(1006, other.to_string()),
+        }
+    }
+
+    /// Writes what the outbox gives, flushing once per drained batch, until the goodbye.
+    async fn write<S>(&self, mut sink: SplitSink<WebSocketStream<S>, Message>)
+    where
+        S: AsyncRead + AsyncWrite + Unpin,
+    {
+        let ping_after = self.bus.settings().ping_after;
+        loop {
+            let next = match timeout(ping_after, self.outbox.next()).await {
+                Ok(next) => next,
+                Err(_) => {
+                    if self.write_one(&mut sink, Message::Ping(bytes::Bytes::new()), true).await.is_err() {
+                        return;
+                    }
+                    continue;
+                }
+            };
+            match next {
+                Next::Write(frame, class) => {
+                    let flush = self.outbox.is_empty();
+                    if self.write_one(&mut sink, Message::Text(frame.clone()), flush).await.is_err() {
+                        if class == Class::Result {
+                            self.outbox.give_back(frame);
+                        }
+                        if !self.outbox.cut_token().is_cancelled() {
+                            return;
+                        }
+                    }
+                }
+                Next::Close(goodbye) => {
+                    let _ = timeout(GOODBYE_MAX, say_goodbye(&mut sink, goodbye)).await;
+                    return;
+                }
+            }
+        }
+    }
+
+    /// `Err`: the socket is lost, or the client is being cut off because it does not read.
+    async fn write_one<S>(
+        &self,
+        sink: &mut SplitSink<WebSocketStream<S>, Message>,
+        message: Message,
+        flush: bool,
+    ) -> Result<(), ()>
+    where
+        S: AsyncRead + AsyncWrite + Unpin,
+    {
+        // A large message over a slow network is no stall: it gets time by its size.
+        let stall_max = self.bus.settings().write_stall_max + Duration::from_secs((message.len() >> 16) as u64);
+        let write = async { if flush { sink.send(message).await } else { sink.feed(message).await } };
+        tokio::select! {
+            written = timeout(stall_max, write) => match written {
+                Ok(written) => written.map_err(|_| ()),
+                Err(_) => {
+                    self.outbox.cut(1013, format!("slow consumer: nothing was read for {stall_max:?}"));
+                    Err(())
+                }
+            },
+            () = self.outbox.cut_token().cancelled() => Err(()),
+        }
+    }
+}
+
+async fn say_goodbye<S>(sink: &mut SplitSink<WebSocketStream<S>, Message>, goodbye: Goodbye) -> Result<(), WsError>
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
+    // 1006 means that there was no goodbye, so it is never sent.
+    let code = if goodbye.code == 1006 { 1011 } else { goodbye.code };
+    let mut end = goodbye.reason.len().min(REASON_BYTES_MAX);
+    while !goodbye.reason.is_char_boundary(end) {
+        end -= 1;
+    }
+    let frame = CloseFrame { code: code.into(), reason: goodbye.reason[..end].into() };
+    sink.send(Message::Close(Some(frame))).await
+}
+
+fn goodbye(code: u16, reason: impl Into<String>) -> Goodbye {
+    Goodbye { code, reason: reason.into() }
+}
+
+fn too_much(TooMuch: TooMuch) -> Goodbye {
+    goodbye(1008, "too many registrations on one connection")
+}
+
+/// Takes in telemetry of the SDKs, which this node has no use for, and drops it.
+pub async fn discard<S>(socket: S, message_bytes_max: usize, shutdown: CancellationToken)
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
+    let config = socket_config(message_bytes_max);
+    let mut stream = WebSocketStream::from_raw_socket(socket, Role::Server, Some(config)).await;
+    tokio::select! {
+        () = async { while let Some(Ok(_)) = stream.next().await {} } => {}
+        () = shutdown.cancelled() => {}
+    }
+    let _ = timeout(GOODBYE_MAX, stream.close(None)).await;
+}

@@ -1,0 +1,473 @@
+//! Owns: the spelling of the bus: frames in, frames out. Payloads stay raw text, so one that is nested absurdly deep
+//! still yields the id to answer. Never: what a frame means.
+
+use std::borrow::Cow;
+
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use tokio_tungstenite::tungstenite::Utf8Bytes;
+
+/// Every field any frame may have, unread. A field of a wrong type then spoils only the frame that needs it.
+#[derive(Deserialize)]
+struct Fields<'a> {
+    #[serde(borrow, default, rename = "type")]
+    kind: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    id: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    invocation_id: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    function_id: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    trigger_type: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    data: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    metadata: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    action: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    config: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    description: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    request_format: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    response_format: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    trigger_request_format: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    call_request_format: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    result: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    error: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    traceparent: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    baggage: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    namespace: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    previous_worker_id: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    reattach_token: Option<&'a RawValue>,
+}
+
+/// What a client asks for besides an answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Action {
+    Answer,
+    Void,
+    Enqueue,
+    Unknown,
+}
+
+/// A call, as a client sent it. `null` fields count as absent.
+#[derive(Debug)]
+pub struct Invoke<'a> {
+    /// Echoed in the answer letter by letter; absent when no answer is wanted.
+    pub invocation_id: Option<&'a RawValue>,
+    pub function_id: Cow<'a, str>,
+    pub data: Option<&'a RawValue>,
+    pub metadata: Option<&'a RawValue>,
+    pub action: Action,
+    pub traceparent: Option<&'a RawValue>,
+    pub baggage: Option<&'a RawValue>,
+    pub namespace: Option<&'a RawValue>,
+}
+
+#[derive(Debug)]
+pub struct RegisterFunction<'a> {
+    pub id: Cow<'a, str>,
+    pub description: Option<&'a RawValue>,
+    pub request_format: Option<&'a RawValue>,
+    pub response_format: Option<&'a RawValue>,
+    pub metadata: Option<&'a RawValue>,
+}
+
+#[derive(Debug)]
+pub struct RegisterType<'a> {
+    pub id: Cow<'a, str>,
+    pub description: Option<&'a RawValue>,
+    pub trigger_request_format: Option<&'a RawValue>,
+    pub call_request_format: Option<&'a RawValue>,
+}
+
+#[derive(Debug)]
+pub struct RegisterTrigger<'a> {
+    pub id: Cow<'a, str>,
+    pub trigger_type: Cow<'a, str>,
+    pub function_id: Cow<'a, str>,
+    pub config: Option<&'a RawValue>,
+    pub metadata: Option<&'a RawValue>,
+    pub namespace: Option<&'a RawValue>,
+}
+
+/// A frame from a client.
+#[derive(Debug)]
+pub enum Inbound<'a> {
+    Invoke(Invoke<'a>),
+    Result {
+        invocation_id: Cow<'a, str>,
+        result: Option<&'a RawValue>,
+        error: Option<&'a RawValue>,
+    },
+    RegisterFunction(RegisterFunction<'a>),
+    UnregisterFunction {
+        id: Cow<'a, str>,
+    },
+    RegisterType(RegisterType<'a>),
+    UnregisterType {
+        id: Cow<'a, str>,
+    },
+    RegisterTrigger(RegisterTrigger<'a>),
+    UnregisterTrigger {
+        id: Cow<'a, str>,
+    },
+    TriggerResult {
+        id: Cow<'a, str>,
+        error: Option<&'a RawValue>,
+    },
+    Reattach {
+        previous_worker_id: Cow<'a, str>,
+        token: Cow<'a, str>,
+    },
+    Ping,
+    /// Pong, and types this bus does not know.
+    Ignored,
+    /// A frame of a known type that lacks what it needs. `invocation_id` is what to answer, if anything.
+    Unusable {
+        invocation_id: Option<&'a RawValue>,
+        why: String,
+    },
+}
+
+impl<'a> Inbound<'a> {
+    /// `Err`: the text is not a JSON object, so there is nobody to answer.
+    pub fn parse(text: &'a str) -> Result<Inbound<'a>, String> {
+        // An array would be read too, as the fields in their order.
+        if !text.trim_start().starts_with('{') {
+            return Err("not a JSON object".to_owned());
+        }
+        let fields: Fields = serde_json::from_str(text).map_err(|error| format!("not a JSON object: {error}"))?;
+        let Some(kind) = fields.kind.and_then(string) else { return Ok(Inbound::Ignored) };
+        let invocation_id = fields.invocation_id;
+        let read = fields.read(&kind);
+        Ok(read.unwrap_or_else(|field| Inbound::Unusable {
+            invocation_id: if kind == "invokefunction" { invocation_id } else { None },
+            why: format!("frame `{kind}` needs the string field `{field}`"),
+        }))
+    }
+}
+
+impl<'a> Fields<'a> {
+    /// `Err` names the missing field.
+    fn read(self, kind: &str) -> Result<Inbound<'a>, &'static str> {
+        let need = |field: Option<&'a RawValue>, name| field.and_then(string).ok_or(name);
+        Ok(match kind {
+            "invokefunction" => Inbound::Invoke(Invoke {
+                function_id: need(self.function_id, "function_id")?,
+                invocation_id: self.invocation_id,
+                data: self.data,
+                metadata: self.metadata,
+                action: self.action.map_or(Action::Answer, action),
+                traceparent: self.traceparent,
+                baggage: self.baggage,
+                namespace: self.namespace,
+            }),
+            "invocationresult" => Inbound::Result {
+                invocation_id: need(self.invocation_id, "invocation_id")?,
+                result: self.result,
+                error: self.error,
+            },
+            "registerfunction" => Inbound::RegisterFunction(RegisterFunction {
+                id: need(self.id, "id")?,
+                description: self.description,
+                request_format: self.request_format,
+                response_format: self.response_format,
+                metadata: self.metadata,
+            }),
+            "unregisterfunction" => Inbound::UnregisterFunction { id: need(self.id, "id")? },
+            "registertriggertype" => Inbound::RegisterType(RegisterType {
+                id: need(self.id, "id")?,
+                description: self.description,
+                trigger_request_format: self.trigger_request_format,
+                call_request_format: self.call_request_format,
+            }),
+            "unregistertriggertype" => Inbound::UnregisterType { id: need(self.id, "id")? },
+            "registertrigger" => Inbound::RegisterTrigger(RegisterTrigger {
+                id: need(self.id, "id")?,
+                trigger_type: need(self.trigger_type, "trigger_type")?,
+                function_id: need(self.function_id, "function_id")?,
+                config: self.config,
+                metadata: self.metadata,
+                namespace: self.namespace,
+            }),
+            "unregistertrigger" => Inbound::UnregisterTrigger { id: need(self.id, "id")? },
+            "triggerregistrationresult" => Inbound::TriggerResult { id: need(self.id, "id")?, error: self.error },
+            "reattach" => Inbound::Reattach {
+                previous_worker_id: need(self.previous_worker_id, "previous_worker_id")?,
+                token: need(self.reattach_token, "reattach_token")?,
+            },
+            "ping" => Inbound::Ping,
+            _ => Inbound::Ignored,
+        })
+    }
+}
+
+/// The text of a raw JSON string; `None` for any other value.
+pub fn string(raw: &RawValue) -> Option<Cow<'_, str>> {
+    #[derive(Deserialize)]
+    struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
+    serde_json::from_str::<Text>(raw.get()).ok().map(|text| text.0)
+}
+
+fn action(raw: &RawValue) -> Action {
+    #[derive(Deserialize)]
+    struct Typed<'a> {
+        #[serde(borrow, rename = "type")]
+        kind: Cow<'a, str>,
+    }
+    match serde_json::from_str::<Typed>(raw.get()).as_ref().map(|typed| typed.kind.as_ref()) {
+        Ok("void") => Action::Void,
+        Ok("enqueue") => Action::Enqueue,
+        Ok(_) | Err(_) => Action::Unknown,
+    }
+}
+
+/// True when brackets nest at most `most` deep. Other parsers give up at some depth and drop the frame without a
+/// word, so what is passed on to them is measured first.
+pub fn nests_within(text: &str, most: usize) -> bool {
+    let (mut depth, mut in_string, mut escaped) = (0usize, false, false);
+    for byte in text.bytes() {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' if in_string => escaped = true,
+            b'"' => in_string = !in_string,
+            _ if in_string => {}
+            b'{' | b'[' => {
+                depth += 1;
+                if depth > most {
+                    return false;
+                }
+            }
+            b'}' | b']' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+    }
+    true
+}
+
+/// A frame to a client, as text.
+pub type Frame = Utf8Bytes;
+
+/// An error as the bus spells it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ErrorBody {
+    pub code: Cow<'static, str>,
+    pub message: String,
+}
+
+impl ErrorBody {
+    pub fn new(code: &'static str, message: impl Into<String>) -> ErrorBody {
+        ErrorBody { code: Cow::Borrowed(code), message: message.into() }
+    }
+
+    pub fn print(&self) -> String {
+        format!("{{\"code\":{},\"message\":{}}}", quoted(&self.code), quoted(&self.message))
+    }
+}
+
+/// A JSON string.
+pub fn quoted(text: &str) -> String {
+    serde_json::Value::from(text).to_string()
+}
+
+pub fn worker_registered(worker_id: &str, token: &str) -> Frame {
+    let (worker_id, token) = (quoted(worker_id), quoted(token));
+    format!(r#"{{"type":"workerregistered","worker_id":{worker_id},"reattach_token":{token}}}"#).into()
+}
+
+pub fn registration_rejected(function_id: &str, owner_worker_id: &str) -> Frame {
+    let (function_id, owner) = (quoted(function_id), quoted(owner_worker_id));
+    format!(
+        r#"{{"type":"registrationrejected","code":"FUNCTION_NAMESPACE_CONFLICT","namespace":"default","function_id":{function_id},"owner_worker_id":{owner}}}"#
+    )
+    .into()
+}
+
+/// The answer to a call: `Ok` the result, `Err` the error, both as JSON text.
+pub fn invocation_result(invocation_id: &str, function_id: &str, outcome: Result<&str, &str>) -> Frame {
+    let (name, value) = match outcome {
+        Ok(result) => ("result", result),
+        Err(error) => ("error", error),
+    };
+    let function_id = quoted(function_id);
+    let mut text = String::with_capacity(value.len() + invocation_id.len() + function_id.len() + 80);
+    text.push_str(r#"{"type":"invocationresult","invocation_id":"#);
+    text.push_str(invocation_id);
+    text.push_str(r#","function_id":"#);
+    text.push_str(&function_id);
+    text.push_str(",\"");
+    text.push_str(name);
+    text.push_str("\":");
+    text.push_str(value);
+    text.push('}');
+    text.into()
+}
+
+/// A call to a client. Fields that are absent are left out.
+pub struct Call<'a> {
+    pub invocation_id: Option<&'a str>,
+    pub function_id: &'a str,
+    pub data: &'a str,
+    pub metadata: Option<&'a str>,
+    pub traceparent: Option<&'a str>,
+    pub baggage: Option<&'a str>,
+    pub namespace: Option<&'a str>,
+}
+
+impl Call<'_> {
+    pub fn print(&self) -> Frame {
+        let sidecars = [
+            ("metadata", self.metadata),
+            ("traceparent", self.traceparent),
+            ("baggage", self.baggage),
+            ("namespace", self.namespace),
+        ];
+        let size: usize = sidecars.iter().filter_map(|(_, value)| *value).map(|value| value.len() + 20).sum();
+        let mut text = String::with_capacity(self.data.len() + self.function_id.len() + size + 160);
+        text.push_str(r#"{"type":"invokefunction""#);
+        match self.invocation_id {
+            Some(id) => {
+                text.push_str(r#","invocation_id":"#);
+                text.push_str(&quoted(id));
+            }
+            None => text.push_str(r#","action":{"type":"void"}"#),
+        }
+        text.push_str(r#","function_id":"#);
+        text.push_str(&quoted(self.function_id));
+        for (name, value) in sidecars {
+            let Some(value) = value else { continue };
+            text.push_str(",\"");
+            text.push_str(name);
+            text.push_str("\":");
+            text.push_str(value);
+        }
+        text.push_str(r#","data":"#);
+        text.push_str(self.data);
+        text.push('}');
+        text.into()
+    }
+}
+
+pub fn trigger_result(id: &str, trigger_type: &str, function_id: &str, error: Option<&str>) -> Frame {
+    let error = error.map(|error| format!(",\"error\":{error}")).unwrap_or_default();
+    let (id, trigger_type, function_id) = (quoted(id), quoted(trigger_type), quoted(function_id));
+    format!(
+        r#"{{"type":"triggerregistrationresult","id":{id},"trigger_type":{trigger_type},"function_id":{function_id}{error}}}"#
+    )
+    .into()
+}
+
+/// Asks the owner of a trigger type to serve a binding.
+pub fn register_trigger(
+    id: &str,
+    trigger_type: &str,
+    function_id: &str,
+    config: &str,
+    metadata: Option<&str>,
+    namespace: Option<&str>,
+) -> Frame {
+    let metadata = metadata.map(|metadata| format!(",\"metadata\":{metadata}")).unwrap_or_default();
+    let namespace = namespace.map(|namespace| format!(",\"namespace\":{namespace}")).unwrap_or_default();
+    let (id, trigger_type, function_id) = (quoted(id), quoted(trigger_type), quoted(function_id));
+    format!(
+        r#"{{"type":"registertrigger","id":{id},"trigger_type":{trigger_type},"function_id":{function_id},"config":{config}{metadata}{namespace}}}"#
+    )
+    .into()
+}
+
+pub fn unregister_trigger(id: &str, trigger_type: &str) -> Frame {
+    format!(r#"{{"type":"unregistertrigger","id":{},"trigger_type":{}}}"#, quoted(id), quoted(trigger_type)).into()
+}
+
+pub fn pong() -> Frame {
+    Frame::from_static(r#"{"type":"pong"}"#)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_payload_nested_thousands_deep_still_yields_the_invocation_id() {
+        let deep = format!("{}{}", "[".repeat(100_000), "]".repeat(100_000));
+        let text = format!(r#"{{"type":"invokefunction","invocation_id":"i","function_id":"f","data":{deep}}}"#);
+        let Ok(Inbound::Invoke(invoke)) = Inbound::parse(&text) else { panic!("not read") };
+        assert_eq!(invoke.invocation_id.unwrap().get(), "\"i\"");
+        assert_eq!(invoke.data.unwrap().get(), deep);
+        assert!(!nests_within(&deep, 99_999) && nests_within(&deep, 100_000));
+        assert!(nests_within(r#"{"a":"[[[[\"[[["}"#, 1));
+    }
+
+    #[test]
+    fn frames_of_unknown_types_are_ignored_whatever_their_fields() {
+        for text in ["{}", r#"{"type":"observe","id":{"x":1}}"#, r#"{"type":7}"#, r#"{"type":"pong"}"#] {
+            assert!(matches!(Inbound::parse(text), Ok(Inbound::Ignored)), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_frame_that_lacks_what_it_needs_says_what() {
+        let Ok(Inbound::Unusable { invocation_id, why }) =
+            Inbound::parse(r#"{"type":"invokefunction","invocation_id":"i","function_id":5}"#)
+        else {
+            panic!("not noticed")
+        };
+        assert_eq!(invocation_id.unwrap().get(), "\"i\"");
+        assert!(why.contains("`function_id`"), "{why}");
+    }
+
+    #[test]
+    fn text_that_is_no_json_object_is_an_error() {
+        for text in ["", "[1]", "{\"type\":", "hello", "{\"type\":\"ping\"} {}"] {
+            assert!(Inbound::parse(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn absent_data_and_action_read_as_null_and_answer() {
+        let text = r#"{"type":"invokefunction","function_id":"f","data":null,"action":{"type":"enqueue","queue":"q"}}"#;
+        let Ok(Inbound::Invoke(invoke)) = Inbound::parse(text) else { panic!("not read") };
+        assert!(invoke.data.is_none() && invoke.action == Action::Enqueue);
+    }
+
+    #[test]
+    fn printed_frames_are_json() {
+        let call = Call {
+            invocation_id: None,
+            function_id: "f\"",
+            data: "[1]",
+            metadata: Some("{}"),
+            traceparent: None,
+            baggage: None,
+            namespace: None,
+        };
+        for frame in [
+            worker_registered("a\"", "b"),
+            registration_rejected("f", "w"),
+            invocation_result("\"i\"", "f", Ok("null")),
+            invocation_result("\"i\"", "f", Err(&ErrorBody::new("c", "m\n").print())),
+            call.print(),
+            trigger_result("i", "t", "f", Some("{}")),
+            register_trigger("i", "t", "f", "null", None, Some("\"n\"")),
+            unregister_trigger("i", "t"),
+            pong(),
+        ] {
+            let value: serde_json::Value = serde_json::from_str(&frame).unwrap();
+            assert!(value["type"].is_string());
+        }
+    }
+}

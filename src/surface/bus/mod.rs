@@ -1,0 +1,211 @@
+//! The iii bus, as unmodified SDKs speak it.
+//!
+//! Owns: frames and their meaning (`frame`), one client's identity and queue (`worker`, `outbox`), what clients
+//! registered (`registry`), calls (`calls`, `engine`), bindings (`triggers`), one socket's life (`connection`).
+//! May touch: the node's functions (`Service`), the feed. Never: state, a listener.
+
+pub mod frame;
+pub mod outbox;
+pub mod worker;
+pub mod registry;
+pub mod calls;
+pub mod engine;
+pub mod triggers;
+pub mod connection;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use tokio::sync::Semaphore;
+
+use self::outbox::{Outbox, OutboxLimits};
+use self::registry::Registry;
+use self::worker::Worker;
+use super::Service;
+use crate::events::deliver::Feed;
+
+/// Workers that lost their socket and whose results are kept.
+const DETACHED_WORKERS_MAX: usize = 1024;
+
+/// Bounds of the bus, each with the reason beside its default.
+#[derive(Debug, Clone)]
+pub struct BusSettings {
+    /// The largest message either way: what the SDKs agree on.
+    pub message_bytes_max: usize,
+    pub outbox: OutboxLimits,
+    /// Calls one client may have in flight; one more is answered with an error at once.
+    pub calls_in_flight_max: usize,
+    /// Request bodies one client may have in flight; the socket is not read until there is room.
+    pub body_bytes_in_flight_max: usize,
+    /// The same for all clients together.
+    pub total_body_bytes_in_flight_max: usize,
+    /// How long a function of this node may take: the SDKs' own default.
+    pub call_timeout: Duration,
+    /// How long another worker may take. The caller's SDK has the say; this only ends what nobody waits for.
+    pub forward_timeout: Duration,
+    /// How long results wait for a client that lost its socket.
+    pub park_for: Duration,
+    /// A client that takes nothing off its socket for so long is a slow consumer.
+    pub write_stall_max: Duration,
+    /// A quiet client is pinged after this time, and dropped after three times as long without a word.
+    pub ping_after: Duration,
+    /// How long calls in flight may take when the node shuts down.
+    pub drain_max: Duration,
+}
+
+impl Default for BusSettings {
+    fn default() -> BusSettings {
+        BusSettings {
+            message_bytes_max: 64 << 20,
+            outbox: OutboxLimits::default(),
+            calls_in_flight_max: 1024,
+            body_bytes_in_flight_max: 128 << 20,
+            total_body_bytes_in_flight_max: 512 << 20,
+            call_timeout: Duration::from_secs(30),
+            forward_timeout: Duration::from_secs(600),
+            park_for: Duration::from_secs(60),
+            write_stall_max: Duration::from_secs(30),
+            ping_after: Duration::from_secs(30),
+            drain_max: Duration::from_secs(5),
+        }
+    }
+}
+
+/// The bus of one node.
+pub struct Bus {
+    settings: BusSettings,
+    service: Arc<dyn Service>,
+    feed: Arc<Feed>,
+    registry: RwLock<Registry>,
+    /// By number, so the one that has waited longest comes first.
+    detached: Mutex<BTreeMap<u64, Arc<Worker>>>,
+    next_number: AtomicU64,
+    outgoing_bytes: Arc<AtomicUsize>,
+    /// Permits are KiB of request bodies.
+    incoming_kib: Arc<Semaphore>,
+    draining: AtomicBool,
+}
+
+impl Bus {
+    pub fn new(settings: BusSettings, service: Arc<dyn Service>, feed: Arc<Feed>) -> Arc<Bus> {
+        let incoming_kib = kib(settings.total_body_bytes_in_flight_max);
+        Arc::new(Bus {
+            settings,
+            service,
+            feed,
+            registry: RwLock::default(),
+            detached: Mutex::default(),
+            next_number: AtomicU64::new(1),
+            outgoing_bytes: Arc::default(),
+            incoming_kib: Arc::new(Semaphore::new(incoming_kib as usize)),
+            draining: AtomicBool::new(false),
+        })
+    }
+
+    pub fn settings(&self) -> &BusSettings {
+        &self.settings
+    }
+
+    /// Clients connected now.
+    pub fn workers(&self) -> usize {
+        self.read_registry(|registry| registry.workers().count())
+    }
+
+    /// From now on new calls are refused; those in flight go on.
+    pub fn drain(&self) {
+        self.draining.store(true, Ordering::Relaxed);
+    }
+
+    fn is_draining(&self) -> bool {
+        self.draining.load(Ordering::Relaxed)
+    }
+
+    fn read_registry<R>(&self, read: impl FnOnce(&Registry) -> R) -> R {
+        read(&self.registry.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn change_registry<R>(&self, change: impl FnOnce(&mut Registry) -> R) -> R {
+        change(&mut self.registry.write().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Takes in a new client and greets it.
+    fn join(&self, peer: Option<SocketAddr>) -> (Arc<Worker>, Arc<Outbox>) {
+        let outbox = Arc::new(Outbox::new(self.settings.outbox.clone(), self.outgoing_bytes.clone()));
+        let number = self.next_number.fetch_add(1, Ordering::Relaxed);
+        let worker = Worker::new(number, peer, self.settings.calls_in_flight_max, outbox.clone(), now_ms());
+        let worker = Arc::new(worker);
+        self.change_registry(|registry| registry.add_worker(worker.clone()));
+        worker.send(frame::worker_registered(&worker.id, &worker.token));
+        (worker, outbox)
+    }
+
+    /// Forgets a client whose socket is lost, except for the results it may come back for.
+    fn leave(self: &Arc<Self>, worker: &Arc<Worker>) {
+        let bindings = self.change_registry(|registry| registry.remove_worker(worker.number));
+        self.feed.unbind_owner(worker.number);
+        for (id, trigger) in bindings {
+            self.tell_type_owner_of_removal(&id, &trigger);
+        }
+        worker.stop_replies();
+        if worker.detach() {
+            self.park(worker);
+        }
+    }
+
+    fn park(self: &Arc<Self>, worker: &Arc<Worker>) {
+        {
+            let mut detached = locked(&self.detached);
+            if detached.len() >= DETACHED_WORKERS_MAX
+                && let Some((_, longest)) = detached.pop_first()
+            {
+                longest.forget();
+            }
+            detached.insert(worker.number, worker.clone());
+        }
+        let (bus, worker) = (self.clone(), worker.clone());
+        tokio::spawn(async move {
+            tokio::time::sleep(bus.settings.park_for).await;
+            locked(&bus.detached).remove(&worker.number);
+            worker.forget();
+        });
+    }
+
+    /// A client says who it was before. With the right token it becomes that worker again: registrations and bindings
+    /// of the old socket move here, and so do results that were on their way.
+    fn reattach(&self, worker: &Arc<Worker>, previous_id: &str, token: &str) {
+        let parked = locked(&self.detached).values().find(|parked| parked.id == previous_id).cloned();
+        let Some(previous) = parked.or_else(|| self.read_registry(|registry| registry.worker_by_id(previous_id)))
+        else {
+            return;
+        };
+        if previous.token != token || previous.number == worker.number {
+            tracing::warn!(worker = previous_id, "reattach refused: the token does not fit");
+            return;
+        }
+        locked(&self.detached).remove(&previous.number);
+        if previous.move_to(worker) {
+            self.change_registry(|registry| registry.change_owner(previous.number, worker));
+            self.feed.change_owner(previous.number, worker.number);
+        }
+        tracing::debug!(worker = worker.id, previous = previous_id, "worker reattached");
+    }
+}
+
+/// The data behind these locks is never left half changed by a panic, so a poisoned lock is still good.
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Bytes as permits of a semaphore: KiB, rounded up, at least one.
+fn kib(bytes: usize) -> u32 {
+    u32::try_from(bytes.div_ceil(1024).max(1)).unwrap_or(u32::MAX)
+}
+
+fn now_ms() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
+}

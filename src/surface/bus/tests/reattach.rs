@@ -1,0 +1,106 @@
+//! A client that lost its socket comes back for what was on its way.
+
+use super::*;
+
+async fn come_back(node: &Node, worker_id: &str, token: &str) -> Client {
+    let mut client = node.connect_raw().await;
+    client.send(json!({"type": "reattach", "previous_worker_id": worker_id, "reattach_token": token})).await;
+    client.expect("workerregistered").await;
+    client
+}
+
+#[tokio::test]
+async fn the_result_of_a_call_whose_socket_was_lost_arrives_on_the_next_one() {
+    let node = Node::start().await;
+    let mut first = node.connect().await;
+    first.invoke("i", "session::slow", json!("kept")).await;
+    node.service.begun.notified().await;
+    let (id, token) = (first.worker_id.clone(), first.token.clone());
+    drop(first);
+    until("the loss is noticed", || node.bus.workers() == 0).await;
+    node.service.release.notify_one();
+    let mut second = come_back(&node, &id, &token).await;
+    let answer = second.expect("invocationresult").await;
+    assert_eq!((&answer["invocation_id"], &answer["result"]), (&json!("i"), &json!("kept")));
+}
+
+#[tokio::test]
+async fn a_call_may_end_after_its_client_came_back() {
+    let node = Node::start().await;
+    let mut first = node.connect().await;
+    first.invoke("i", "session::slow", json!("late")).await;
+    node.service.begun.notified().await;
+    let (id, token) = (first.worker_id.clone(), first.token.clone());
+    drop(first);
+    let mut second = come_back(&node, &id, &token).await;
+    second.call("session::echo", json!(null)).await;
+    node.service.release.notify_one();
+    assert_eq!(second.expect("invocationresult").await["result"], "late");
+}
+
+#[tokio::test]
+async fn a_live_socket_is_taken_over_with_its_registrations_and_calls() {
+    let node = Node::start().await;
+    let (mut first, mut other) = (node.connect().await, node.connect().await);
+    first.register_function("on-event").await;
+    first.bind("b", "session::deleted", json!(null), json!(null)).await;
+    other.invoke("o", "on-event", json!(1)).await;
+    let invoked = first.expect("invokefunction").await;
+
+    let mut second = come_back(&node, &first.worker_id.clone(), &first.token.clone()).await;
+    assert!(first.closed().await.reason.contains("superseded"));
+    // What the SDK replays after a reattach finds itself the owner.
+    second.register_function("on-event").await;
+    second.bind("b", "session::deleted", json!(null), json!(null)).await;
+    node.publish(1);
+    assert_eq!(second.expect("invokefunction").await["data"], json!({"n": 1}));
+    second.send(json!({"type": "invocationresult", "invocation_id": invoked["invocation_id"], "result": 2})).await;
+    assert_eq!(other.expect("invocationresult").await["result"], 2);
+    assert_eq!(node.feed.bindings(), 1);
+    until("the old socket is gone", || node.bus.workers() == 2).await;
+}
+
+#[tokio::test]
+async fn a_result_that_went_into_a_dead_socket_is_sent_again() {
+    let node = Node::start().await;
+    let mut first = node.connect().await;
+    first.invoke("i", "session::echo", json!("lost")).await;
+    // Read by nobody, as when the network died between the answer and the client.
+    until("the call is answered", || first_call_done(&node)).await;
+    let mut second = come_back(&node, &first.worker_id.clone(), &first.token.clone()).await;
+    assert_eq!(second.expect("invocationresult").await["result"], "lost");
+}
+
+fn first_call_done(node: &Node) -> bool {
+    node.bus.read_registry(|registry| {
+        registry.workers().all(|worker| worker.calls_in_flight() == 0 && worker.has_answered())
+    })
+}
+
+#[tokio::test]
+async fn without_the_token_nothing_is_handed_over() {
+    let node = Node::start().await;
+    let mut first = node.connect().await;
+    first.register_function("f").await;
+    first.invoke("i", "session::slow", json!("secret")).await;
+    node.service.begun.notified().await;
+    let mut thief = come_back(&node, &first.worker_id.clone(), "guess").await;
+    thief.register_function("f").await;
+    thief.expect("registrationrejected").await;
+    node.service.release.notify_one();
+    assert_eq!(first.expect("invocationresult").await["result"], "secret");
+}
+
+#[tokio::test]
+async fn what_nobody_comes_back_for_is_dropped() {
+    let settings = BusSettings { park_for: Duration::from_millis(50), ..BusSettings::default() };
+    let node = Node::start_with(settings, |_| {}).await;
+    let mut first = node.connect().await;
+    first.call("session::echo", json!("x")).await;
+    let (id, token) = (first.worker_id.clone(), first.token.clone());
+    drop(first);
+    until("the worker is parked", || node.bus.workers() == 0).await;
+    until("the worker is forgotten", || crate::surface::bus::locked(&node.bus.detached).is_empty()).await;
+    let mut second = come_back(&node, &id, &token).await;
+    assert_eq!(second.call("session::echo", json!("y")).await["result"], "y");
+}

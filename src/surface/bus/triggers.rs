@@ -1,0 +1,214 @@
+//! Owns: bindings: of this node's events to functions of workers, and of workers' trigger types, which are passed on to
+//! whoever serves the type. Also the delivery of events to workers.
+
+use std::sync::Arc;
+
+use serde_json::Value;
+use serde_json::value::RawValue;
+
+use super::Bus;
+use super::frame::{self, Call, ErrorBody, RegisterTrigger, RegisterType};
+use super::registry::{TooMuch, Trigger, TriggerType};
+use super::worker::Worker;
+use crate::events::bindings::{Binding, BindingKey};
+use crate::events::deliver::{AttachPoint, Delivery};
+use crate::events::filter::Filter;
+use crate::machine::ids::Position;
+use crate::machine::json::Object;
+
+/// The part of a binding's metadata that is ours: it may say where to resume, and deliveries say their place there.
+const SIDECAR_KEY: &str = "session-manager";
+
+impl Bus {
+    pub(super) fn register_trigger(
+        self: &Arc<Self>,
+        worker: &Arc<Worker>,
+        asked: &RegisterTrigger<'_>,
+    ) -> Result<(), TooMuch> {
+        let text = |raw: Option<&RawValue>| raw.map(|raw| Arc::from(raw.get()));
+        let trigger = Trigger {
+            subscriber: worker.clone(),
+            trigger_type: asked.trigger_type.as_ref().into(),
+            function_id: asked.function_id.as_ref().into(),
+            config: text(asked.config).unwrap_or_else(|| "null".into()),
+            metadata: text(asked.metadata),
+            namespace: text(asked.namespace),
+        };
+        if is_reserved(&asked.trigger_type) {
+            let bound = self.bind_own(worker, &asked.id, &trigger)?;
+            let error = bound.err().map(|why| ErrorBody::new("trigger_registration_failed", why).print());
+            worker.send(frame::trigger_result(&asked.id, &asked.trigger_type, &asked.function_id, error.as_deref()));
+            return Ok(());
+        }
+        self.note_trigger(&asked.id, trigger.clone())?;
+        match self.read_registry(|registry| registry.type_owner(&asked.trigger_type)) {
+            Some(owner) => owner.send(print_trigger(&asked.id, &trigger)),
+            None => tracing::debug!(trigger_type = %asked.trigger_type, "a binding waits for its trigger type"),
+        }
+        Ok(())
+    }
+
+    /// Binds one of this node's events. The inner error is for the subscriber to read.
+    fn bind_own(
+        self: &Arc<Self>,
+        worker: &Arc<Worker>,
+        id: &str,
+        trigger: &Trigger,
+    ) -> Result<Result<(), String>, TooMuch> {
+        let read = self.read_own_binding(worker, id, trigger);
+        let binding = match read {
+            Ok(binding) => binding,
+            Err(why) => return Ok(Err(why)),
+        };
+        // In the registry first: once the feed has it, an event may already be on its way.
+        self.note_trigger(id, trigger.clone())?;
+        let bound = self.feed.bind(binding);
+        if bound.is_err() {
+            self.change_registry(|registry| registry.unregister_trigger(id, worker.number));
+        }
+        Ok(bound)
+    }
+
+    fn read_own_binding(
+        self: &Arc<Self>,
+        worker: &Arc<Worker>,
+        id: &str,
+        trigger: &Trigger,
+    ) -> Result<Binding, String> {
+        let config: Value =
+            serde_json::from_str(&trigger.config).map_err(|error| format!("config cannot be read: {error}"))?;
+        let filter = Filter::parse(&trigger.trigger_type, &config)?;
+        if is_reserved(&trigger.function_id) {
+            return Err(format!("`{}` is served by this node and cannot be bound to its events", trigger.function_id));
+        }
+        let mut metadata = match trigger.metadata.as_deref().map(serde_json::from_str::<Value>) {
+            None => Object::new(),
+            Some(Ok(Value::Object(metadata))) => metadata,
+            Some(Ok(_)) => return Err("`metadata` of a binding must be an object".to_owned()),
+            Some(Err(error)) => return Err(format!("`metadata` cannot be read: {error}")),
+        };
+        let after = self.resume_point(metadata.remove(SIDECAR_KEY))?;
+        let printed = Value::Object(metadata).to_string();
+        Ok(Binding {
+            key: BindingKey { owner: worker.number, id: id.into() },
+            function_id: trigger.function_id.clone(),
+            filter,
+            sidecar_fields: printed[1..printed.len() - 1].to_owned(),
+            after,
+            to: self.clone(),
+        })
+    }
+
+    fn resume_point(&self, ours: Option<Value>) -> Result<Option<Position>, String> {
+        let after = match ours {
+            None | Some(Value::Null) => return Ok(None),
+            Some(Value::Object(mut ours)) => ours.remove("after"),
+            Some(_) => return Err(format!("`metadata.{SIDECAR_KEY}` must be an object, such as {{\"after\": …}}")),
+        };
+        match after {
+            None | Some(Value::Null) => Ok(None),
+            Some(Value::String(text)) => {
+                let position = self.feed.cluster().parse(&text);
+                position.map(Some).map_err(|why| format!("`metadata.{SIDECAR_KEY}.after`: {why}"))
+            }
+            Some(_) => Err(format!("`metadata.{SIDECAR_KEY}.after` must be a string, the position of an event")),
+        }
+    }
+
+    /// Records a binding. One of the same id ends, whoever registered it: ids are unique, so it is the same client.
+    fn note_trigger(&self, id: &str, trigger: Trigger) -> Result<(), TooMuch> {
+        let subscriber = trigger.subscriber.number;
+        let replaced = self.change_registry(|registry| registry.register_trigger(id, trigger))?;
+        if let Some(old) = replaced
+            && old.subscriber.number != subscriber
+        {
+            self.feed.unbind(&BindingKey { owner: old.subscriber.number, id: id.into() });
+        }
+        Ok(())
+    }
+
+    pub(super) fn unregister_trigger(&self, worker: &Worker, id: &str) {
+        let removed = self.change_registry(|registry| registry.unregister_trigger(id, worker.number));
+        let Some(trigger) = removed else { return };
+        self.feed.unbind(&BindingKey { owner: worker.number, id: id.into() });
+        self.tell_type_owner_of_removal(id, &trigger);
+    }
+
+    pub(super) fn tell_type_owner_of_removal(&self, id: &str, trigger: &Trigger) {
+        if let Some(owner) = self.read_registry(|registry| registry.type_owner(&trigger.trigger_type)) {
+            owner.send(frame::unregister_trigger(id, &trigger.trigger_type));
+        }
+    }
+
+    /// A worker offers a trigger type: it gets every binding that waits for it.
+    pub(super) fn register_type(&self, worker: &Arc<Worker>, asked: &RegisterType<'_>) -> Result<(), TooMuch> {
+        if is_reserved(&asked.id) {
+            tracing::warn!(trigger_type = %asked.id, worker = worker.id, "refused: this node serves the trigger type");
+            return Ok(());
+        }
+        let text = |raw: Option<&RawValue>| raw.map(|raw| raw.get().to_owned());
+        let found = TriggerType {
+            owner: worker.clone(),
+            description: text(asked.description),
+            trigger_request_format: text(asked.trigger_request_format),
+            call_request_format: text(asked.call_request_format),
+        };
+        for (id, trigger) in self.change_registry(|registry| registry.register_type(&asked.id, found))? {
+            worker.send(print_trigger(&id, &trigger));
+        }
+        Ok(())
+    }
+
+    /// The owner of a type answered a binding: its subscriber hears it.
+    pub(super) fn pass_on_trigger_result(&self, owner: &Worker, id: &str, error: Option<&RawValue>) {
+        let trigger = self.read_registry(|registry| {
+            let trigger = registry.trigger(id)?;
+            let serves = registry.type_owner(&trigger.trigger_type)?.number == owner.number;
+            serves.then(|| trigger.clone())
+        });
+        if let Some(trigger) = trigger {
+            let error = error.map(RawValue::get);
+            let frame = frame::trigger_result(id, &trigger.trigger_type, &trigger.function_id, error);
+            trigger.subscriber.send(frame);
+        }
+    }
+}
+
+impl AttachPoint for Bus {
+    /// Calls the bound function, whoever serves it now. Its queue decides what happens when it is slow.
+    fn deliver(&self, delivery: Delivery<'_>) {
+        let function_id = &delivery.binding.function_id;
+        let owner =
+            self.read_registry(|registry| registry.function(function_id).map(|function| function.owner.clone()));
+        let Some(owner) = owner else {
+            tracing::debug!(%function_id, "an event found no function to call");
+            return;
+        };
+        let call = Call {
+            invocation_id: None,
+            function_id,
+            data: delivery.data,
+            metadata: Some(&delivery.sidecar),
+            traceparent: None,
+            baggage: None,
+            namespace: None,
+        };
+        owner.send(call.print());
+    }
+}
+
+/// Names this node answers to: no worker may take them.
+pub fn is_reserved(id: &str) -> bool {
+    id.starts_with("session::")
+}
+
+fn print_trigger(id: &str, trigger: &Trigger) -> frame::Frame {
+    frame::register_trigger(
+        id,
+        &trigger.trigger_type,
+        &trigger.function_id,
+        &trigger.config,
+        trigger.metadata.as_deref(),
+        trigger.namespace.as_deref(),
+    )
+}

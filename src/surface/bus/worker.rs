@@ -1,0 +1,199 @@
+//! Owns: one client's identity on the bus, where its frames go, and what becomes of its results when the socket is lost.
+//! Never: the registrations of a client (registry), the socket (connection).
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+
+use serde::Deserialize;
+use tokio::sync::{Semaphore, oneshot};
+use uuid::Uuid;
+
+use super::frame::{ErrorBody, Frame};
+use super::locked;
+use super::outbox::{Class, Outbox};
+
+/// Results kept for one client that lost its socket.
+const PARKED_BYTES_MAX: usize = 16 << 20;
+
+/// The answer of another worker: a result or an error, as JSON text.
+pub type Reply = Result<String, String>;
+
+/// What a worker tells about itself (`engine::workers::register`).
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+pub struct About {
+    pub name: Option<String>,
+    pub description: Option<String>,
+    pub runtime: Option<String>,
+    pub version: Option<String>,
+    pub os: Option<String>,
+    pub isolation: Option<String>,
+    pub namespace: Option<String>,
+}
+
+pub struct Worker {
+    /// Rises with every connection; the key of everything the client registers.
+    pub number: u64,
+    pub id: String,
+    /// Whoever presents it with the id is this worker.
+    pub token: String,
+    pub peer: Option<SocketAddr>,
+    pub connected_at_ms: u64,
+    /// Calls this worker may still start.
+    pub calls: Arc<Semaphore>,
+    calls_max: usize,
+    about: Mutex<About>,
+    link: Mutex<Link>,
+    /// Calls that other workers made and this one has yet to answer.
+    waiting: Mutex<HashMap<String, oneshot::Sender<Reply>>>,
+}
+
+/// Where frames for a worker go.
+enum Link {
+    Attached(Arc<Outbox>),
+    /// The socket is lost; results gather here for a while.
+    Detached(Arc<Outbox>),
+    /// Another connection took over.
+    Moved(Arc<Worker>),
+    Gone,
+}
+
+impl Worker {
+    pub fn new(number: u64, peer: Option<SocketAddr>, calls_max: usize, outbox: Arc<Outbox>, now_ms: u64) -> Worker {
+        Worker {
+            number,
+            id: Uuid::new_v4().to_string(),
+            token: Uuid::new_v4().to_string(),
+            peer,
+            connected_at_ms: now_ms,
+            calls: Arc::new(Semaphore::new(calls_max)),
+            calls_max,
+            about: Mutex::default(),
+            link: Mutex::new(Link::Attached(outbox)),
+            waiting: Mutex::default(),
+        }
+    }
+
+    pub fn about(&self) -> About {
+        locked(&self.about).clone()
+    }
+
+    pub fn describe(&self, about: About) {
+        *locked(&self.about) = about;
+    }
+
+    pub fn calls_in_flight(&self) -> usize {
+        self.calls_max.saturating_sub(self.calls.available_permits())
+    }
+
+    /// True when a result was handed to the socket lately.
+    #[cfg(test)]
+    pub fn has_answered(&self) -> bool {
+        match &*locked(&self.link) {
+            Link::Attached(outbox) => outbox.has_results() && outbox.is_empty(),
+            Link::Detached(_) | Link::Moved(_) | Link::Gone => false,
+        }
+    }
+
+    /// Waits until every call this worker made is answered.
+    pub async fn calls_done(&self) {
+        let all = u32::try_from(self.calls_max).unwrap_or(u32::MAX);
+        // An error would mean that the semaphore is closed, which nobody does.
+        let _ = self.calls.acquire_many(all).await;
+    }
+
+    /// Sends an event, a call or a notice. Lost when the worker has no socket.
+    pub fn send(&self, frame: Frame) {
+        let successor = match &*locked(&self.link) {
+            Link::Attached(outbox) => return outbox.push(frame, Class::Other),
+            Link::Detached(_) | Link::Gone => return,
+            Link::Moved(successor) => successor.clone(),
+        };
+        successor.send(frame);
+    }
+
+    /// Sends the answer to a call, or keeps it for the worker to come back.
+    pub fn send_result(&self, frame: Frame) {
+        let successor = match &*locked(&self.link) {
+            Link::Attached(outbox) => return outbox.push(frame, Class::Result),
+            Link::Detached(outbox) => {
+                if outbox.bytes() + frame.len() <= PARKED_BYTES_MAX {
+                    outbox.push(frame, Class::Result);
+                } else {
+                    tracing::debug!(worker = self.id, "dropped a result: too much is parked for this worker");
+                }
+                return;
+            }
+            Link::Gone => return,
+            Link::Moved(successor) => successor.clone(),
+        };
+        successor.send_result(frame);
+    }
+
+    /// The socket is lost. True: there are results to keep for it, or there will be.
+    pub fn detach(&self) -> bool {
+        let mut link = locked(&self.link);
+        let Link::Attached(outbox) = &*link else { return false };
+        outbox.cut(1001, "the connection is over");
+        let keep = outbox.has_results() || self.calls_in_flight() > 0;
+        *link = if keep { Link::Detached(outbox.clone()) } else { Link::Gone };
+        keep
+    }
+
+    /// Nobody came back in time: what was kept is dropped.
+    pub fn forget(&self) {
+        let mut link = locked(&self.link);
+        if matches!(*link, Link::Detached(_)) {
+            *link = Link::Gone;
+        }
+    }
+
+    /// Hands everything that is this worker's to its new connection. The old socket, if it still looks alive, is
+    /// closed. True: it did look alive.
+    pub fn move_to(&self, successor: &Arc<Worker>) -> bool {
+        let before = std::mem::replace(&mut *locked(&self.link), Link::Moved(successor.clone()));
+        let (outbox, alive) = match before {
+            Link::Attached(outbox) => (outbox, true),
+            Link::Detached(outbox) => (outbox, false),
+            Link::Moved(_) | Link::Gone => return false,
+        };
+        for frame in outbox.take_results() {
+            successor.send_result(frame);
+        }
+        outbox.cut(1000, "superseded: this worker reattached on another connection");
+        successor.describe(self.about());
+        let moved = std::mem::take(&mut *locked(&self.waiting));
+        locked(&successor.waiting).extend(moved);
+        alive
+    }
+
+    /// Notes a call that was passed on to this worker; the receiver gets its answer.
+    pub fn expect_reply(&self, invocation_id: &str) -> oneshot::Receiver<Reply> {
+        let (sender, receiver) = oneshot::channel();
+        locked(&self.waiting).insert(invocation_id.to_owned(), sender);
+        receiver
+    }
+
+    /// Nobody waits for that answer any more.
+    pub fn give_up(&self, invocation_id: &str) {
+        locked(&self.waiting).remove(invocation_id);
+    }
+
+    /// An answer came. Unknown ids are late answers and are dropped.
+    pub fn reply(&self, invocation_id: &str, reply: Reply) {
+        let waiting = locked(&self.waiting).remove(invocation_id);
+        if let Some(sender) = waiting {
+            // The caller may have stopped waiting; then nobody wants the answer.
+            let _ = sender.send(reply);
+        }
+    }
+
+    /// This worker will answer nothing any more.
+    pub fn stop_replies(&self) {
+        let error = ErrorBody::new("invocation_stopped", "the worker that served the call disconnected").print();
+        for (_, sender) in std::mem::take(&mut *locked(&self.waiting)) {
+            let _ = sender.send(Err(error.clone()));
+        }
+    }
+}

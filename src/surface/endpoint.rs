@@ -1,0 +1,185 @@
+//! Owns: the one client port: accepting within a limit, refusing past it, and draining at shutdown.
+//! Never: what a request asks for (http), what a frame means (bus).
+
+use std::convert::Infallible;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::extract::Request;
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use super::bus::Bus;
+use super::http::{self, Door, Health, HealthCheck, Place};
+
+/// Connections past the limit that are told so at the same time; further ones are just closed.
+const REFUSALS_MAX: usize = 64;
+/// How long a refused client may take to read why.
+const REFUSAL_MAX: Duration = Duration::from_secs(1);
+/// A pause after a failed accept: the process is out of descriptors, and asking again at once would not help.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// Largest head of a request.
+const HEAD_BYTES_MAX: usize = 64 << 10;
+
+#[derive(Clone)]
+pub struct EndpointSettings {
+    /// `host:port`; port 0 picks a free one.
+    pub listen: String,
+    /// Fits, with the node's own files, into the 1024 descriptors a process has by default.
+    pub connections_max: usize,
+    /// How long a request's head may take, and how long a kept-alive connection may be silent.
+    pub head_read_max: Duration,
+    pub body_bytes_max: usize,
+    pub health: HealthCheck,
+}
+
+impl EndpointSettings {
+    pub fn new(listen: impl Into<String>) -> EndpointSettings {
+        EndpointSettings {
+            listen: listen.into(),
+            connections_max: 800,
+            head_read_max: Duration::from_secs(10),
+            body_bytes_max: 64 << 20,
+            health: Arc::new(|| Health { status: "ok", role: "single".to_owned() }),
+        }
+    }
+}
+
+/// Opens the port and serves it until `shutdown`. The handle ends when every connection has been drained or cut.
+pub async fn serve(
+    settings: EndpointSettings,
+    bus: Arc<Bus>,
+    shutdown: CancellationToken,
+) -> io::Result<(SocketAddr, JoinHandle<()>)> {
+    let listener = TcpListener::bind(&settings.listen).await?;
+    let address = listener.local_addr()?;
+    let door = Door {
+        bus,
+        health: settings.health.clone(),
+        body_bytes_max: settings.body_bytes_max,
+        shutdown,
+        sockets: TaskTracker::new(),
+    };
+    Ok((address, tokio::spawn(accept_all(listener, settings, door))))
+}
+
+async fn accept_all(listener: TcpListener, settings: EndpointSettings, door: Door) {
+    let places = Arc::new(Semaphore::new(settings.connections_max));
+    let refusals = Arc::new(Semaphore::new(REFUSALS_MAX));
+    let routes = http::routes(door.clone());
+    loop {
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            () = door.shutdown.cancelled() => break,
+        };
+        let (stream, peer) = match accepted {
+            Ok(accepted) => accepted,
+            Err(error) => {
+                tracing::warn!(%error, "a connection could not be accepted");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+                continue;
+            }
+        };
+        match places.clone().try_acquire_owned() {
+            Ok(place) => {
+                let connection =
+                    Connection { peer, place: Arc::new(place), door: door.clone(), routes: routes.clone() };
+                door.sockets.spawn(connection.serve(stream, settings.head_read_max));
+            }
+            Err(_) => {
+                if let Ok(turn) = refusals.clone().try_acquire_owned() {
+                    let refusing = refuse(stream, settings.connections_max);
+                    tokio::spawn(async move {
+                        refusing.await;
+                        drop(turn);
+                    });
+                }
+            }
+        }
+    }
+    drop(listener);
+    drain(&door).await;
+}
+
+/// Lets calls in flight finish within their bound, then ends what is left.
+async fn drain(door: &Door) {
+    door.bus.drain();
+    door.sockets.close();
+    let goodbyes = Duration::from_secs(3);
+    if timeout(door.bus.settings().drain_max + goodbyes, door.sockets.wait()).await.is_err() {
+        tracing::warn!(connections = door.sockets.len(), "some connections did not end in time");
+    }
+}
+
+/// One accepted connection, until it ends or becomes a socket of the bus.
+struct Connection {
+    peer: SocketAddr,
+    place: Place,
+    door: Door,
+    routes: Router,
+}
+
+impl Connection {
+    async fn serve(self, stream: TcpStream, head_read_max: Duration) {
+        // Frames are small and answers are waited for; where this cannot be set, all still works.
+        let _ = stream.set_nodelay(true);
+        let (peer, shutdown) = (self.peer, self.door.shutdown.clone());
+        let drain_max = self.door.bus.settings().drain_max;
+        let service = service_fn(move |request: hyper::Request<Incoming>| {
+            let request: Request = request.map(axum::body::Body::new);
+            let answered = http::answer(self.door.clone(), self.routes.clone(), request, peer, self.place.clone());
+            async move { Ok::<_, Infallible>(answered.await) }
+        });
+        let connection = http1::Builder::new()
+            .timer(TokioTimer::new())
+            .header_read_timeout(head_read_max)
+            .max_buf_size(HEAD_BYTES_MAX)
+            .serve_connection(TokioIo::new(stream), service)
+            .with_upgrades();
+        tokio::pin!(connection);
+        let ended = tokio::select! {
+            ended = connection.as_mut() => ended,
+            () = shutdown.cancelled() => {
+                connection.as_mut().graceful_shutdown();
+                let Ok(ended) = timeout(drain_max, connection.as_mut()).await else { return };
+                ended
+            }
+        };
+        if let Err(error) = ended {
+            tracing::debug!(%peer, %error, "a connection ended badly");
+        }
+    }
+}
+
+/// Says in HTTP why there is no place, whatever the client wanted to speak.
+async fn refuse(mut stream: TcpStream, connections_max: usize) {
+    let body = format!(
+        r#"{{"error":{{"code":"too_many_connections","message":"this node serves {connections_max} connections at a time; try again later"}}}}"#
+    );
+    let response = format!(
+        "HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\
+         retry-after: 5\r\nconnection: close\r\n\r\n{body}",
+        body.len()
+    );
+    let told = async {
+        stream.write_all(response.as_bytes()).await?;
+        stream.shutdown().await?;
+        // Closing with unread bytes would reset the connection and could lose the answer.
+        let mut rest = [0u8; 1024];
+        while stream.read(&mut rest).await? > 0 {}
+        io::Result::Ok(())
+    };
+    let _ = timeout(REFUSAL_MAX, told).await;
+}
