@@ -1,0 +1,171 @@
+//! Owns: what was heard of commits: every event by the recorder, the matching ones by named subscribers through the
+//! product's own feed.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use session_manager::events::bindings::{Binding, BindingKey};
+use session_manager::events::deliver::{AttachPoint, Delivery, Feed, FeedSettings};
+use session_manager::events::filter::Filter;
+use session_manager::events::{Committed, EventSink};
+use session_manager::machine::Command;
+use session_manager::machine::apply::store::{Envelope, StoreWrite};
+use session_manager::machine::event::EventKind;
+use session_manager::machine::ids::{Position, SessionId};
+use session_manager::machine::json::Json;
+
+/// Events of this session are not events: they mark how far hearing has come.
+const MARKER: &str = "(marker)";
+
+/// One event as the recorder heard it.
+#[derive(Debug, Clone)]
+pub struct Heard {
+    pub kind: String,
+    pub payload: Value,
+}
+
+/// Hears every event of the node and passes it on to the feed.
+pub struct Ear {
+    heard: Mutex<Record>,
+    feed: Mutex<Arc<Feed>>,
+    deliveries: Arc<Deliveries>,
+}
+
+#[derive(Default)]
+struct Record {
+    events: Vec<Heard>,
+    markers: u64,
+    last_position: Option<Position>,
+    /// The sequence number the next event of a session must carry.
+    seqs: BTreeMap<SessionId, u64>,
+    broken: Vec<String>,
+}
+
+/// What each subscriber got, by name.
+#[derive(Default)]
+struct Deliveries {
+    by_name: Mutex<BTreeMap<String, Vec<Value>>>,
+}
+
+impl Ear {
+    pub fn new() -> Arc<Ear> {
+        Arc::new(Ear { heard: Mutex::default(), feed: Mutex::new(inline_feed()), deliveries: Arc::default() })
+    }
+
+    /// A new process: subscribers and positions start anew.
+    pub fn restart(&self) {
+        let mut heard = self.heard.lock().unwrap();
+        heard.last_position = None;
+        heard.seqs.clear();
+        *self.feed.lock().unwrap() = inline_feed();
+    }
+
+    pub fn subscribe(self: &Arc<Ear>, name: &str, trigger_type: &str, config: &Value) -> Result<(), String> {
+        let filter = Filter::parse(trigger_type, config)?;
+        self.deliveries.by_name.lock().unwrap().entry(name.to_owned()).or_default();
+        let feed = Arc::clone(&self.feed.lock().unwrap());
+        feed.bind(Binding {
+            key: BindingKey { owner: 1, id: format!("{name} on {trigger_type} with {config}").into() },
+            function_id: name.into(),
+            filter,
+            sidecar_fields: String::new(),
+            after: None,
+            to: Arc::clone(&self.deliveries) as Arc<dyn AttachPoint>,
+        })
+    }
+
+    /// The command that marks a place in the stream of events. All events of earlier commands come before it.
+    pub fn marker() -> Command {
+        let envelope = Envelope {
+            kind: EventKind::Deleted,
+            session_id: SessionId::from(MARKER),
+            role: None,
+            payload: Json::print(&json!({ "session_id": MARKER })),
+            metadata: None,
+        };
+        Command::Store(StoreWrite::PublishEvents(vec![envelope]))
+    }
+
+    pub fn markers(&self) -> u64 {
+        self.heard.lock().unwrap().markers
+    }
+
+    /// Waits until more than `seen` markers were heard: what was committed before them was heard as well.
+    pub async fn wait_for_marker(&self, seen: u64) {
+        for _ in 0..5_000 {
+            if self.markers() > seen {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        panic!("the event of a committed command was never published");
+    }
+
+    /// Takes all events heard since the last time, and complains about broken laws.
+    pub fn take(&self) -> Vec<Heard> {
+        let mut record = self.heard.lock().unwrap();
+        assert!(record.broken.is_empty(), "{}", record.broken.join("\n"));
+        std::mem::take(&mut record.events)
+    }
+
+    pub fn take_deliveries(&self, name: &str) -> Vec<Value> {
+        let mut deliveries = self.deliveries.by_name.lock().unwrap();
+        std::mem::take(deliveries.get_mut(name).unwrap_or_else(|| panic!("no subscriber {name:?}")))
+    }
+}
+
+impl EventSink for Ear {
+    fn publish(&self, events: Vec<Arc<Committed>>) {
+        let feed = Arc::clone(&self.feed.lock().unwrap());
+        feed.publish(events.clone());
+        let mut record = self.heard.lock().unwrap();
+        for committed in events {
+            record.hear(&committed);
+        }
+    }
+}
+
+impl Record {
+    fn hear(&mut self, committed: &Committed) {
+        let event = &committed.event;
+        if self.last_position.is_some_and(|last| last >= committed.position) {
+            self.broken.push(format!("position {:?} after {:?}", committed.position, self.last_position));
+        }
+        self.last_position = Some(committed.position);
+        if event.session_id.as_str() == MARKER {
+            self.markers += 1;
+            return;
+        }
+        // Dense per session, and anew for a session that was deleted. After a restart the first one sets the pace.
+        if let Some(expected) = self.seqs.get(&event.session_id)
+            && *expected != event.seq
+        {
+            self.broken.push(format!("session {}: event {} where {expected} was due", event.session_id, event.seq));
+        }
+        let next = if event.kind() == EventKind::Deleted { 1 } else { event.seq + 1 };
+        self.seqs.insert(event.session_id.clone(), next);
+        let kind = event.kind().trigger_type().to_owned();
+        self.events.push(Heard { kind, payload: committed.payload().value() });
+    }
+}
+
+impl AttachPoint for Deliveries {
+    fn deliver(&self, delivery: Delivery<'_>) {
+        let data: Value = serde_json::from_str(delivery.data).expect("a payload is JSON");
+        let sidecar: Value = serde_json::from_str(&delivery.sidecar).expect("a sidecar is JSON");
+        let session = data.get("session_id").or_else(|| data.pointer("/payload/session_id"));
+        if session.and_then(Value::as_str) == Some(MARKER) {
+            return;
+        }
+        let mut by_name = self.by_name.lock().unwrap();
+        let mine = by_name.get_mut(&*delivery.binding.function_id).expect("a delivery has its subscriber");
+        mine.push(json!({ "data": data, "sidecar": sidecar }));
+    }
+}
+
+/// A feed without a queue: whoever publishes also delivers, so that nothing has to be awaited.
+fn inline_feed() -> Arc<Feed> {
+    Feed::new(FeedSettings { queue_bytes_max: 0, ..FeedSettings::default() })
+}

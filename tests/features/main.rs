@@ -1,0 +1,67 @@
+//! The features: what each function promises, told as scenarios and run once per store.
+//!
+//! Every scenario states what it prevents, and must assert the answer, the events (or that none fired) and the state
+//! read back; one that leaves a duty out, or an event unasserted, fails. `cargo test --test features -- words` runs the
+//! scenarios whose name or file contains the words.
+
+mod hearing;
+mod node;
+mod races;
+mod report;
+mod steps;
+mod words;
+mod world;
+
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::Instant;
+
+use cucumber::World as _;
+use cucumber::gherkin::{Feature, Scenario};
+
+use crate::node::Kind;
+use crate::report::Report;
+use crate::world::{ROUND, World};
+
+/// Each node has threads and files of its own.
+const SCENARIOS_AT_ONCE: usize = 8;
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    // Flags are meant for the standard harness, which the other test targets have.
+    let asked: Vec<String> = std::env::args().skip(1).filter(|argument| !argument.starts_with('-')).collect();
+    let started = Instant::now();
+    let mut counts = Vec::new();
+    let mut failures = 0;
+    for kind in Kind::ALL {
+        *ROUND.lock().unwrap() = kind;
+        let report = round(kind, asked.clone()).await;
+        counts.push(format!("{} on {}", report.scenarios, report.store));
+        failures += report.failures;
+    }
+    let seconds = started.elapsed().as_secs_f32();
+    println!("\nscenarios: {}; failures: {failures}; {seconds:.1} s", counts.join(", "));
+    if failures == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+async fn round(kind: Kind, asked: Vec<String>) -> Report {
+    let features = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/features");
+    let wanted = move |feature: &Feature, scenario: &Scenario| {
+        let file = feature.path.as_ref().map(|path| path.to_string_lossy().into_owned()).unwrap_or_default();
+        let named = |word: &String| scenario.name.contains(word.as_str()) || file.contains(word.as_str());
+        kind.runs(&feature.tags) && kind.runs(&scenario.tags) && (asked.is_empty() || asked.iter().any(named))
+    };
+    World::cucumber()
+        .with_default_cli()
+        .max_concurrent_scenarios(SCENARIOS_AT_ONCE)
+        .with_writer(Report { store: kind.name(), ..Report::default() })
+        .after(|_, _, _, finished, world| {
+            Box::pin(async move {
+                if let (cucumber::event::ScenarioFinished::StepPassed, Some(world)) = (finished, world) {
+                    world.leave().await;
+                }
+            })
+        })
+        .filter_run(features, move |feature, _, scenario| wanted(feature, scenario))
+        .await
+}

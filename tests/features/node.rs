@@ -1,0 +1,216 @@
+//! Owns: one node under test: the whole way from a call's text to its answer over one kind of store, with a mint whose
+//! time and randomness are counted, so that every run is the same.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use session_manager::machine::stamp::Stamp;
+use session_manager::machine::{Command, Found, Query};
+use session_manager::proposal::local::LocalAdapter;
+use session_manager::proposal::mint::Mint;
+use session_manager::proposal::{Adapter, Undone};
+use session_manager::requests::Limits;
+use session_manager::surface::Service;
+use session_manager::surface::calls::{Calls, Runtime};
+use tempfile::TempDir;
+
+use crate::hearing::Ear;
+
+/// Where the data lives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    Memory,
+    Jsonl,
+}
+
+impl Kind {
+    pub const ALL: [Kind; 2] = [Kind::Memory, Kind::Jsonl];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::Memory => "memory",
+            Kind::Jsonl => "jsonl",
+        }
+    }
+
+    /// Whether a scenario with these tags says something about this store.
+    pub fn runs(self, tags: &[String]) -> bool {
+        tags.iter().all(|tag| match (self, tag.as_str()) {
+            (Kind::Memory, "durable" | "jsonl" | "sled") => false,
+            (Kind::Jsonl, "sled") => false,
+            (_, _) => true,
+        })
+    }
+}
+
+/// Long enough for a busy machine; a call that takes longer hangs.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Every stamp is one millisecond after the last, every seed the next number.
+#[derive(Debug)]
+pub struct CountingMint {
+    now_ms: AtomicI64,
+    next: AtomicU64,
+}
+
+impl CountingMint {
+    pub fn shift(&self, by_ms: i64) {
+        self.now_ms.fetch_add(by_ms, Ordering::SeqCst);
+    }
+}
+
+impl Mint for CountingMint {
+    fn stamp(&self) -> Stamp {
+        Stamp { at_ms: self.now_ms.fetch_add(1, Ordering::SeqCst), seed: self.request_id() }
+    }
+
+    fn request_id(&self) -> u128 {
+        u128::from(self.next.fetch_add(1, Ordering::SeqCst))
+    }
+}
+
+pub struct Node {
+    pub kind: Kind,
+    pub mint: Arc<CountingMint>,
+    pub ear: Arc<Ear>,
+    /// Removed with the node.
+    directory: TempDir,
+    running: Option<Running>,
+    settings: Settings,
+}
+
+struct Running {
+    calls: Arc<Calls>,
+    adapter: Arc<dyn Adapter>,
+    close: Box<dyn FnOnce() + Send>,
+}
+
+#[derive(Debug, Clone)]
+pub struct Settings {
+    pub limits: Limits,
+    pub legacy_names: bool,
+    pub authoritative: bool,
+}
+
+impl Node {
+    pub async fn start(kind: Kind) -> Node {
+        let mint = CountingMint { now_ms: AtomicI64::new(1_700_000_000_000), next: AtomicU64::new(1) };
+        let limits = Limits { default_list_limit: 50, max_list_limit: 500 };
+        let mut node = Node {
+            kind,
+            mint: Arc::new(mint),
+            ear: Ear::new(),
+            directory: tempfile::tempdir().expect("a temporary directory"),
+            running: None,
+            settings: Settings { limits, legacy_names: true, authoritative: true },
+        };
+        node.open().await;
+        node
+    }
+
+    pub fn data(&self) -> &std::path::Path {
+        self.directory.path()
+    }
+
+    async fn open(&mut self) {
+        let (adapter, close): (Arc<dyn Adapter>, Box<dyn FnOnce() + Send>) = match self.kind {
+            Kind::Memory => {
+                let adapter = Arc::new(LocalAdapter::memory(self.mint.clone(), self.ear.clone()));
+                (adapter.clone(), Box::new(move || adapter.close()))
+            }
+            Kind::Jsonl => {
+                let adapter = LocalAdapter::open_jsonl(self.data(), self.mint.clone(), self.ear.clone());
+                let adapter = Arc::new(adapter.expect("the data directory opens"));
+                (adapter.clone(), Box::new(move || adapter.close()))
+            }
+        };
+        let calls = Arc::new(Calls::new(self.settings.runtime(&adapter)));
+        self.running = Some(Running { calls, adapter, close });
+    }
+
+    /// Stops the node as an orderly shutdown does.
+    pub async fn stop(&mut self) {
+        if let Some(running) = self.running.take() {
+            drop((running.calls, running.adapter));
+            tokio::task::spawn_blocking(running.close).await.expect("the node stops");
+            self.ear.restart();
+        }
+    }
+
+    pub async fn restart(&mut self) {
+        self.stop().await;
+        self.open().await;
+    }
+
+    fn running(&self) -> &Running {
+        self.running.as_ref().expect("the node runs")
+    }
+
+    pub fn calls(&self) -> Arc<Calls> {
+        Arc::clone(&self.running().calls)
+    }
+
+    pub fn configure(&mut self, change: impl FnOnce(&mut Settings)) {
+        change(&mut self.settings);
+        let running = self.running();
+        running.calls.swap(self.settings.runtime(&running.adapter));
+    }
+
+    /// `None`: there is no such function.
+    pub async fn call(&self, function: &str, body: &str) -> Option<Result<Value, String>> {
+        call(&self.calls(), function, body).await
+    }
+
+    pub async fn propose(&self, command: Command) -> Result<(), Undone> {
+        self.running().adapter.propose(command, Instant::now() + PATIENCE).await.map(|_| ())
+    }
+
+    /// Comes back when every event of every answered call was heard.
+    pub async fn hear_out(&self) {
+        let seen = self.ear.markers();
+        self.propose(Ear::marker()).await.expect("a marker is accepted");
+        self.ear.wait_for_marker(seen).await;
+    }
+
+    /// Everything the node holds, to see whether anything changed.
+    pub async fn everything(&self) -> Value {
+        let Found::Metas(metas) = self.ask(Query::Metas).await else { unreachable!("metas were asked for") };
+        let mut all = Vec::new();
+        for meta in metas {
+            let Found::Entries(entries) = self.ask(Query::Entries(meta.session_id.clone())).await else {
+                unreachable!("entries were asked for")
+            };
+            let Found::Leaf(leaf) = self.ask(Query::Leaf(meta.session_id.clone())).await else {
+                unreachable!("a leaf was asked for")
+            };
+            all.push(json!({ "meta": meta, "entries": entries, "leaf": leaf }));
+        }
+        Value::Array(all)
+    }
+
+    async fn ask(&self, query: Query) -> Found {
+        self.running().adapter.ask(query, Instant::now() + PATIENCE).await.expect("the state can be read")
+    }
+}
+
+/// One call by its text; the response is read back from its text, as a client does.
+pub async fn call(calls: &Calls, function: &str, body: &str) -> Option<Result<Value, String>> {
+    let answer = calls.call(function, body, Instant::now() + PATIENCE)?.await;
+    Some(match answer {
+        Ok(text) => Ok(serde_json::from_str(&text).unwrap_or_else(|error| panic!("not JSON ({error}): {text}"))),
+        Err(error) => Err(error.to_string()),
+    })
+}
+
+impl Settings {
+    fn runtime(&self, adapter: &Arc<dyn Adapter>) -> Runtime {
+        Runtime {
+            adapter: Arc::clone(adapter),
+            limits: self.limits.clone(),
+            legacy_names: self.legacy_names,
+            authoritative: self.authoritative,
+        }
+    }
+}

@@ -1,0 +1,151 @@
+//! Owns: the sentences about many clients at once. Each client is a task of its own.
+
+use cucumber::{then, when};
+use serde_json::{Value, json};
+
+use crate::node::call;
+use crate::words;
+use crate::world::World;
+
+/// Runs `count` clients at once and gives their results in the order of their numbers.
+async fn clients<F, R>(count: usize, client: impl Fn(usize) -> F) -> Vec<R>
+where
+    F: Future<Output = R> + Send + 'static,
+    R: Send + 'static,
+{
+    let tasks: Vec<_> = (0..count).map(|n| tokio::spawn(client(n))).collect();
+    let mut results = Vec::with_capacity(count);
+    for task in tasks {
+        results.push(task.await.expect("a client ends"));
+    }
+    results
+}
+
+#[when(regex = r#"^(\d+) clients append the entry "(.*?)" to "(.*?)" at once$"#)]
+async fn append_the_same_entry(world: &mut World, count: usize, entry_id: String, session_id: String) {
+    let calls = world.node.calls();
+    let answers = clients(count, |n| {
+        let (calls, entry_id, session_id) = (calls.clone(), entry_id.clone(), session_id.clone());
+        async move {
+            let message = words::message("user", &format!("from client {n}"));
+            let body = json!({ "session_id": session_id, "entry_id": entry_id, "message": message }).to_string();
+            call(&calls, "session::append", &body).await.expect("append exists")
+        }
+    })
+    .await;
+    let answers: Result<Vec<Value>, String> = answers.into_iter().collect();
+    world.answer = Some(answers.map(|answers| json!({ "answers": answers })));
+}
+
+#[then("all of them got the same answer")]
+async fn the_same_answer(world: &mut World) {
+    let answers = world.answered();
+    let answers = answers["answers"].as_array().expect("answers");
+    assert!(answers.iter().all(|answer| *answer == answers[0]), "{answers:?}");
+}
+
+#[when(regex = r#"^(\d+) clients each append (\d+) messages to "(.*?)" at once$"#)]
+async fn append_messages(world: &mut World, count: usize, each: usize, session_id: String) {
+    let calls = world.node.calls();
+    let answers = clients(count, |client| {
+        let (calls, session_id) = (calls.clone(), session_id.clone());
+        async move {
+            let mut answers = Vec::new();
+            for n in 0..each {
+                let message = words::message("user", &format!("{client}/{n}"));
+                let body = json!({ "session_id": session_id, "message": message }).to_string();
+                answers.push(call(&calls, "session::append", &body).await.expect("append exists"));
+            }
+            answers
+        }
+    })
+    .await;
+    let answers: Result<Vec<Value>, String> = answers.into_iter().flatten().collect();
+    world.answer = Some(answers.map(|answers| json!({ "answers": answers })));
+}
+
+/// Every answered entry stands on the path, each below the one before it, and each client's own in its own order.
+#[then(regex = r#"^the transcript of "(.*?)" is one unbroken chain of (\d+) messages$"#)]
+async fn one_unbroken_chain(world: &mut World, session_id: String, count: usize) {
+    let answers = world.answered();
+    let answers = answers["answers"].as_array().expect("answers");
+    assert_eq!(answers.len(), count);
+    let request = json!({ "session_id": session_id, "limit": 500 }).to_string();
+    let page = world.read("session::messages", &request).await.unwrap();
+    let path: Vec<&Value> = page["messages"].as_array().unwrap().iter().map(|item| &item["entry_id"]).collect();
+    assert_eq!(path.len(), count);
+    for answer in answers {
+        let at = path.iter().position(|id| **id == answer["entry_id"]).expect("an answered entry is on the path");
+        let parent = if at == 0 { &Value::Null } else { path[at - 1] };
+        assert_eq!(answer.get("parent_id").unwrap_or(&Value::Null), parent, "entry {at} hangs below the one before");
+    }
+    let texts: Vec<&str> = page["messages"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|item| item["message"]["content"][0]["text"].as_str().unwrap())
+        .collect();
+    let mut next = std::collections::BTreeMap::<&str, usize>::new();
+    for text in texts {
+        let (client, n) = text.split_once('/').unwrap();
+        let due = next.entry(client).or_default();
+        assert_eq!(n, due.to_string(), "client {client}'s messages keep their order");
+        *due += 1;
+    }
+    world.duties.state = true;
+}
+
+#[when(regex = r#"^(\d+) clients each update "(.*?)" of "(.*?)" (\d+) times, guarded by expected_revision$"#)]
+async fn guarded_updates(world: &mut World, count: usize, entry_id: String, session_id: String, each: usize) {
+    let calls = world.node.calls();
+    let results = clients(count, |client| {
+        let (calls, entry_id, session_id) = (calls.clone(), entry_id.clone(), session_id.clone());
+        async move {
+            for n in 0..each {
+                add_a_line(&calls, &session_id, &entry_id, &format!("{client}/{n}")).await?;
+            }
+            Ok::<(), String>(())
+        }
+    })
+    .await;
+    let done: Result<Vec<()>, String> = results.into_iter().collect();
+    world.answer = Some(done.map(|_| json!({ "done": count * each })));
+}
+
+/// Reads the message, adds a block, writes it back if nobody was faster, else starts over.
+async fn add_a_line(
+    calls: &session_manager::surface::calls::Calls,
+    session_id: &str,
+    entry_id: &str,
+    line: &str,
+) -> Result<(), String> {
+    let read = json!({ "session_id": session_id, "entry_id": entry_id }).to_string();
+    // A client loses a turn only when another one wins it, so that the winners' turns bound the tries.
+    for _ in 0..10_000 {
+        let entry = call(calls, "session::get-message", &read).await.expect("get-message exists")?;
+        let mut content = entry["entry"]["message"]["content"].as_array().cloned().unwrap_or_default();
+        content.push(json!({ "type": "text", "text": line }));
+        let write = json!({
+            "session_id": session_id, "entry_id": entry_id, "content": content,
+            "expected_revision": entry["entry"]["revision"],
+        });
+        let answer =
+            call(calls, "session::update-message", &write.to_string()).await.expect("update-message exists")?;
+        if answer["updated"] == true {
+            return Ok(());
+        }
+    }
+    Err("no turn was ever won".to_owned())
+}
+
+#[then(regex = r#"^"(.*?)" of "(.*?)" holds every one of the (\d+) updates, at revision (\d+)$"#)]
+async fn holds_every_update(world: &mut World, entry_id: String, session_id: String, lines: usize, revision: u64) {
+    let read = json!({ "session_id": session_id, "entry_id": entry_id }).to_string();
+    let entry = world.read("session::get-message", &read).await.unwrap();
+    assert_eq!(entry["entry"]["revision"], json!(revision));
+    let content = entry["entry"]["message"]["content"].as_array().unwrap();
+    let texts: std::collections::BTreeSet<&str> = content.iter().map(|block| block["text"].as_str().unwrap()).collect();
+    // The message's first words, then each update once.
+    assert_eq!((content.len(), texts.len()), (lines + 1, lines + 1));
+    world.duties.state = true;
+}

@@ -1,0 +1,349 @@
+//! Owns: the sentences of the feature files about calls, answers, events and state.
+
+use cucumber::gherkin::Step;
+use cucumber::{given, then, when};
+use serde_json::{Value, json};
+
+use crate::hearing::Heard;
+use crate::words;
+use crate::world::World;
+
+fn docstring(step: &Step) -> &str {
+    step.docstring.as_deref().expect("the step has a docstring")
+}
+
+fn rows(step: &Step) -> &[Vec<String>] {
+    &step.table.as_ref().expect("the step has a table").rows
+}
+
+/// `"a", "b"`.
+fn names(text: &str) -> Vec<String> {
+    serde_json::from_str(&format!("[{text}]")).unwrap_or_else(|error| panic!("{text}: {error}"))
+}
+
+// The scene.
+
+#[given(regex = r#"^a session "(.*?)"$"#)]
+async fn a_session(world: &mut World, session_id: String) {
+    world.prepare("session::ensure", &json!({ "session_id": session_id }).to_string()).await;
+}
+
+#[given(regex = r#"^a session "(.*?)" with (\{.*\})$"#)]
+async fn a_session_with(world: &mut World, session_id: String, fields: String) {
+    let mut request = world.expected(&fields);
+    request["session_id"] = json!(session_id);
+    world.prepare("session::ensure", &request.to_string()).await;
+}
+
+#[given(regex = r#"^"(.*?)" holds the messages (".*")$"#)]
+async fn holds_the_messages(world: &mut World, session_id: String, ids: String) {
+    for id in names(&ids) {
+        let request = json!({ "session_id": session_id, "entry_id": id, "message": words::message("user", &id) });
+        world.prepare("session::append", &request.to_string()).await;
+    }
+}
+
+#[given(regex = r#"^I called "(.*?)" with (\{.*\})$"#)]
+async fn i_called(world: &mut World, function: String, body: String) {
+    world.prepare(&function, &body).await;
+}
+
+#[given(regex = r#"^I called "(.*?)" with:$"#)]
+async fn i_called_with(world: &mut World, function: String, step: &Step) {
+    world.prepare(&function, docstring(step)).await;
+}
+
+#[given(regex = r#"^I asked "(.*?)" with (\{.*\}) and was told (\{.*\})$"#)]
+async fn i_asked_and_was_told(world: &mut World, function: String, body: String, told: String) {
+    let answer = world.prepare(&function, &body).await;
+    world.compare(&told, &answer, false);
+}
+
+#[given("the clock falls back by an hour")]
+async fn the_clock_falls_back(world: &mut World) {
+    world.node.mint.shift(-3_600_000);
+}
+
+#[given(regex = r"^pages of (\d+), at most (\d+)$")]
+async fn pages_of(world: &mut World, default: usize, max: usize) {
+    world.node.configure(|settings| {
+        settings.limits.default_list_limit = default;
+        settings.limits.max_list_limit = max;
+    });
+}
+
+#[given("legacy names are switched off")]
+async fn no_legacy_names(world: &mut World) {
+    world.node.configure(|settings| settings.legacy_names = false);
+}
+
+#[given("the data lives elsewhere")]
+async fn the_data_lives_elsewhere(world: &mut World) {
+    world.node.configure(|settings| settings.authoritative = false);
+}
+
+// What is done.
+
+#[when(regex = r#"^I call "(.*?)" with (\{.*\})$"#)]
+async fn i_call(world: &mut World, function: String, body: String) {
+    world.call(&function, &body).await;
+}
+
+#[when(regex = r#"^I call "(.*?)" with:$"#)]
+async fn i_call_with(world: &mut World, function: String, step: &Step) {
+    world.call(&function, docstring(step)).await;
+}
+
+#[when(regex = r#"^I send "(.*?)" the text (.*)$"#)]
+async fn i_send(world: &mut World, function: String, body: String) {
+    world.call(&function, &body).await;
+}
+
+#[given("the node has restarted")]
+#[when("the node restarts")]
+async fn the_node_restarts(world: &mut World) {
+    world.node.hear_out().await;
+    world.before = world.node.everything().await;
+    world.node.restart().await;
+}
+
+// The answer.
+
+#[then(regex = r"^it answers (\{.*\}|null)$")]
+async fn it_answers(world: &mut World, expected: String) {
+    let answer = world.answered();
+    world.compare(&expected, &answer, false);
+}
+
+#[then("it answers:")]
+async fn it_answers_doc(world: &mut World, step: &Step) {
+    let answer = world.answered();
+    world.compare(docstring(step), &answer, false);
+}
+
+#[then(regex = r"^it answers exactly (\{.*\})$")]
+async fn it_answers_exactly(world: &mut World, expected: String) {
+    let answer = world.answered();
+    world.compare(&expected, &answer, true);
+}
+
+#[then("it answers exactly:")]
+async fn it_answers_exactly_doc(world: &mut World, step: &Step) {
+    let answer = world.answered();
+    world.compare(docstring(step), &answer, true);
+}
+
+#[then(regex = r#"^it fails with "(session/[a-z_]+)"$"#)]
+async fn it_fails(world: &mut World, code: String) {
+    let error = world.failed();
+    let (said, words) = error.split_once(": ").expect("an error is `code: message`");
+    assert_eq!(said, code, "{error}");
+    assert!(!words.trim().is_empty(), "an error says why: {error}");
+}
+
+#[then(regex = r#"^it fails with "(session/[a-z_]+)", saying "(.*)"$"#)]
+async fn it_fails_saying(world: &mut World, code: String, words: String) {
+    let error = world.failed();
+    assert!(error.starts_with(&format!("{code}: ")), "{error}");
+    assert!(error.contains(&words), "{words:?} is not in: {error}");
+}
+
+#[then("there is no such function")]
+async fn there_is_no_such_function(world: &mut World) {
+    let error = world.failed();
+    assert!(error.starts_with("there is no function"), "{error}");
+}
+
+#[then(regex = r#"^"<(\w+)>" and "<(\w+)>" are different$"#)]
+async fn are_different(world: &mut World, one: String, other: String) {
+    assert_ne!(world.variables[&one], world.variables[&other]);
+}
+
+#[then(regex = r#"^"<(\w+)>" is a minted (session|entry) id$"#)]
+async fn is_minted(world: &mut World, name: String, what: String) {
+    let id = world.variables[&name].as_str().expect("an id is text");
+    let uuid = id.strip_prefix(if what == "session" { "s_" } else { "e_" }).expect("a minted id has its prefix");
+    let groups: Vec<usize> = uuid.split('-').map(str::len).collect();
+    assert_eq!(groups, [8, 4, 4, 4, 12], "{id}");
+    assert!(uuid.chars().all(|c| c == '-' || c.is_ascii_hexdigit()), "{id}");
+}
+
+// The events.
+
+/// Rows of trigger type and payload, in the order they fired; nothing else may have fired.
+fn compare_events(world: &mut World, rows: &[Vec<String>], heard: &[Heard]) {
+    let kinds: Vec<&str> = heard.iter().map(|event| event.kind.as_str()).collect();
+    let expected: Vec<&str> = rows.iter().map(|row| row[0].as_str()).collect();
+    assert_eq!(kinds, expected, "{heard:?}");
+    for (row, event) in rows.iter().zip(heard) {
+        world.compare(&row[1], &event.payload, false);
+    }
+}
+
+#[then("these events fired:")]
+async fn these_events_fired(world: &mut World, step: &Step) {
+    world.node.hear_out().await;
+    let heard = world.node.ear.take();
+    compare_events(world, rows(step), &heard);
+    world.duties.events = true;
+}
+
+#[then(regex = r"^this event fired, with nothing more in it: (\S+) (\{.*\})$")]
+async fn this_event_fired_exactly(world: &mut World, kind: String, payload: String) {
+    world.node.hear_out().await;
+    let heard = world.node.ear.take();
+    assert_eq!(heard.len(), 1, "{heard:?}");
+    assert_eq!(heard[0].kind, kind);
+    world.compare(&payload, &heard[0].payload, true);
+    world.duties.events = true;
+}
+
+#[then("no event fired")]
+async fn no_event_fired(world: &mut World) {
+    world.node.hear_out().await;
+    let heard = world.node.ear.take();
+    assert!(heard.is_empty(), "{heard:?}");
+    world.duties.events = true;
+}
+
+#[then(regex = r#"^(\d+) "(.*?)" events? fired and no other$"#)]
+async fn so_many_events_fired(world: &mut World, count: usize, kind: String) {
+    world.node.hear_out().await;
+    let heard = world.node.ear.take();
+    assert!(heard.iter().all(|event| event.kind == kind), "{heard:?}");
+    assert_eq!(heard.len(), count);
+    world.duties.events = true;
+}
+
+// The state, read back.
+
+#[then(regex = r#"^reading "(.*?)" with (\{.*\}) answers (\{.*\}|null)$"#)]
+async fn reading_answers(world: &mut World, function: String, body: String, expected: String) {
+    let answer = world.read(&function, &body).await.unwrap_or_else(|error| panic!("{error}"));
+    world.compare(&expected, &answer, false);
+    world.duties.state = true;
+}
+
+#[then(regex = r#"^reading "(.*?)" with (\{.*\}) answers:$"#)]
+async fn reading_answers_doc(world: &mut World, function: String, body: String, step: &Step) {
+    reading_answers(world, function, body, docstring(step).to_owned()).await;
+}
+
+#[then(regex = r#"^reading "(.*?)" with (\{.*\}) fails with "(.*)"$"#)]
+async fn reading_fails(world: &mut World, function: String, body: String, code: String) {
+    let error = world.read(&function, &body).await.expect_err("the read fails");
+    assert!(error.starts_with(&format!("{code}: ")), "{error}");
+    world.duties.state = true;
+}
+
+/// The ids on the active path, custom entries included, oldest first.
+async fn transcript(world: &World, session_id: &str) -> Vec<String> {
+    let mut ids = Vec::new();
+    let mut request = json!({ "session_id": session_id, "include_custom": true });
+    loop {
+        let page =
+            world.read("session::messages", &request.to_string()).await.unwrap_or_else(|error| panic!("{error}"));
+        let items = page["messages"].as_array().expect("messages is an array");
+        ids.extend(items.iter().map(|item| item["entry_id"].as_str().expect("an id").to_owned()));
+        match page.get("next_cursor") {
+            Some(cursor) => request["cursor"] = cursor.clone(),
+            None => return ids,
+        }
+    }
+}
+
+#[then(regex = r#"^the transcript of "(.*?)" is (".*")$"#)]
+async fn the_transcript_is(world: &mut World, session_id: String, ids: String) {
+    let expected = world.expand(&ids);
+    assert_eq!(transcript(world, &session_id).await, names(&expected));
+    world.duties.state = true;
+}
+
+#[then(regex = r#"^the transcript of "(.*?)" is empty$"#)]
+async fn the_transcript_is_empty(world: &mut World, session_id: String) {
+    assert_eq!(transcript(world, &session_id).await, Vec::<String>::new());
+    world.duties.state = true;
+}
+
+#[then("nothing changed")]
+async fn nothing_changed(world: &mut World) {
+    let now = world.node.everything().await;
+    assert_eq!(now, world.before, "the state is not what it was before the call");
+    world.duties.state = true;
+}
+
+/// Sessions in the order a list gives them.
+#[then(regex = r#"^it lists (".*")$"#)]
+async fn it_lists(world: &mut World, ids: String) {
+    let expected = names(&world.expand(&ids));
+    assert_eq!(listed(&world.answered()), expected);
+}
+
+#[then("it lists nothing")]
+async fn it_lists_nothing(world: &mut World) {
+    assert_eq!(listed(&world.answered()), Vec::<String>::new());
+}
+
+fn listed(page: &Value) -> Vec<String> {
+    let name = |item: &Value| item["session_id"].as_str().or(item["entry_id"].as_str()).expect("an id").to_owned();
+    let items = page.get("sessions").or_else(|| page.get("messages")).and_then(Value::as_array);
+    items.expect("a page").iter().map(name).collect()
+}
+
+// Subscribers.
+
+#[given(regex = r#"^(\w+) listens to "(.*?)" with (\{.*\}|null)$"#)]
+async fn listens(world: &mut World, name: String, trigger_type: String, config: String) {
+    let config = world.expected(&config);
+    world.node.ear.subscribe(&name, &trigger_type, &config).unwrap_or_else(|error| panic!("{error}"));
+}
+
+#[when(regex = r#"^(\w+) wants to listen to "(.*?)" with (.*)$"#)]
+async fn wants_to_listen(world: &mut World, name: String, trigger_type: String, config: String) {
+    world.before = world.node.everything().await;
+    let config = world.expected(&config);
+    world.refused_subscription = world.node.ear.subscribe(&name, &trigger_type, &config).err();
+}
+
+#[then(regex = r#"^the subscription is refused, naming "(.*)"$"#)]
+async fn the_subscription_is_refused(world: &mut World, word: String) {
+    let error = world.refused_subscription.take().expect("the subscription is refused");
+    assert!(error.contains(&word), "{word:?} is not in: {error}");
+    world.duties.answer = true;
+}
+
+#[then("the subscription is accepted")]
+async fn the_subscription_is_accepted(world: &mut World) {
+    assert_eq!(world.refused_subscription, None);
+    world.duties.answer = true;
+}
+
+#[then(regex = r"^(\w+) hears:$")]
+async fn hears(world: &mut World, name: String, step: &Step) {
+    world.node.hear_out().await;
+    let heard = world.node.ear.take_deliveries(&name);
+    let expected = rows(step);
+    assert_eq!(heard.len(), expected.len(), "{heard:?}");
+    for (row, delivery) in expected.iter().zip(&heard) {
+        world.compare(&row[0], &delivery["data"], false);
+    }
+}
+
+#[then(regex = r"^(\w+) hears nothing$")]
+async fn hears_nothing(world: &mut World, name: String) {
+    world.node.hear_out().await;
+    let heard = world.node.ear.take_deliveries(&name);
+    assert!(heard.is_empty(), "{heard:?}");
+}
+
+#[then(regex = r"^(\w+) hears, with the sidecar:$")]
+async fn hears_sidecar(world: &mut World, name: String, step: &Step) {
+    world.node.hear_out().await;
+    let heard = world.node.ear.take_deliveries(&name);
+    let expected = rows(step);
+    assert_eq!(heard.len(), expected.len(), "{heard:?}");
+    for (row, delivery) in expected.iter().zip(&heard) {
+        world.compare(&row[0], &delivery["data"], false);
+        world.compare(&row[1], &delivery["sidecar"], true);
+    }
+}
