@@ -10,6 +10,7 @@ pub mod cli;
 pub mod surface;
 pub mod requests;
 pub mod proposal;
+pub mod replication;
 pub mod machine;
 pub mod storage;
 pub mod events;

@@ -7,6 +7,7 @@
 
 pub mod mint;
 pub mod local;
+pub mod raft;
 
 use std::fmt;
 use std::time::Instant;

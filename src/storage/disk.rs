@@ -5,6 +5,8 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek, Write};
 use std::path::Path;
 
+use super::files;
+
 /// A file system.
 pub trait Disk: Send + Sync + 'static {
     /// Creates a directory with its parents.
@@ -29,7 +31,13 @@ pub trait Disk: Send + Sync + 'static {
 
     /// Makes created, renamed and removed names of a directory durable.
     fn sync_dir(&self, dir: &Path) -> io::Result<()>;
+
+    /// Keeps other processes out of a directory for as long as the hold lives.
+    fn hold(&self, dir: &Path) -> io::Result<Hold>;
 }
+
+/// Dropping it lets go.
+pub type Hold = Box<dyn std::any::Any + Send + Sync>;
 
 /// An open file.
 pub trait DiskFile: Read + Write + Seek + Send {
@@ -83,15 +91,12 @@ impl Disk for RealDisk {
         fs::remove_file(path)
     }
 
-    #[cfg(unix)]
     fn sync_dir(&self, dir: &Path) -> io::Result<()> {
-        File::open(dir)?.sync_all()
+        files::sync_dir(dir)
     }
 
-    /// Elsewhere a directory cannot be opened as a file; the file system orders its own names.
-    #[cfg(not(unix))]
-    fn sync_dir(&self, _dir: &Path) -> io::Result<()> {
-        Ok(())
+    fn hold(&self, dir: &Path) -> io::Result<Hold> {
+        Ok(Box::new(files::DirLock::acquire(dir)?))
     }
 }
 
@@ -187,6 +192,9 @@ pub mod watched {
         }
         fn sync_dir(&self, dir: &Path) -> io::Result<()> {
             RealDisk.sync_dir(dir)
+        }
+        fn hold(&self, dir: &Path) -> io::Result<Hold> {
+            RealDisk.hold(dir)
         }
     }
 

@@ -14,6 +14,7 @@ pub mod sled;
 pub mod disk;
 pub mod log;
 pub mod jsonl;
+pub mod snapshot;
 
 use bytes::Bytes;
 

@@ -1,0 +1,294 @@
+//! The laws of one member: what was answered survives, what is lost is rebuilt, what cannot be is said.
+
+use std::fs;
+use std::sync::Mutex;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use futures::future::join_all;
+use tempfile::TempDir;
+
+use super::super::mint::SystemMint;
+use super::*;
+use crate::events::Committed;
+use crate::machine::apply::append::AppendEntry;
+use crate::machine::apply::create::CreateSession;
+use crate::machine::apply::delete::DeleteSession;
+use crate::machine::apply::ensure::EnsureSession;
+use crate::machine::entry::Body;
+use crate::machine::ids::Position;
+use crate::machine::json::Json;
+use crate::machine::message::{Message, Role};
+use crate::storage::disk::watched::WatchedDisk;
+use crate::storage::memory::MemoryStore;
+
+#[derive(Default)]
+struct Heard(Mutex<Vec<Position>>);
+
+impl Heard {
+    fn positions(&self) -> Vec<Position> {
+        self.0.lock().unwrap().clone()
+    }
+}
+
+impl EventSink for Heard {
+    fn publish(&self, events: Vec<Arc<Committed>>) {
+        self.0.lock().unwrap().extend(events.iter().map(|event| event.position));
+    }
+}
+
+struct World {
+    dir: TempDir,
+    disk: WatchedDisk,
+    heard: Arc<Heard>,
+}
+
+impl World {
+    fn new() -> World {
+        World { dir: tempfile::tempdir().unwrap(), disk: WatchedDisk::default(), heard: Arc::default() }
+    }
+
+    fn settings(&self) -> RaftSettings {
+        RaftSettings { disk: Arc::new(self.disk.clone()), ..RaftSettings::new(self.dir.path(), 1) }
+    }
+
+    async fn open(&self) -> RaftAdapter {
+        self.open_with(self.settings()).await
+    }
+
+    async fn open_with(&self, settings: RaftSettings) -> RaftAdapter {
+        RaftAdapter::open(settings, Arc::new(SystemMint::default()), self.heard.clone()).await.unwrap()
+    }
+
+    async fn in_memory(&self, settings: RaftSettings) -> RaftAdapter {
+        let store = Arc::new(MemoryStore::new());
+        RaftAdapter::start(settings, Arc::new(SystemMint::default()), store, self.heard.clone()).await.unwrap()
+    }
+}
+
+fn soon() -> Instant {
+    Instant::now() + Duration::from_secs(20)
+}
+
+fn ensure(id: &str) -> Command {
+    let session = CreateSession { title: id.to_owned(), description: String::new(), metadata: None };
+    Command::Ensure(EnsureSession { session_id: id.into(), session })
+}
+
+fn append(id: &str, entry_id: &str) -> Command {
+    Command::Append(AppendEntry {
+        session_id: id.into(),
+        entry_id: Some(entry_id.into()),
+        parent_id: None,
+        origin: None,
+        body: Body::Message(Message { role: Role::User, body: Json::adopt(r#"{"role":"user","content":[]}"#) }),
+    })
+}
+
+async fn messages(adapter: &RaftAdapter, id: &str) -> u64 {
+    match adapter.ask(Query::Meta(id.into()), soon()).await {
+        Ok(Found::Meta(Some(meta))) => meta.message_count,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Sessions s0..s9, each with a few messages.
+async fn fill(adapter: &RaftAdapter, messages: usize) {
+    join_all((0..10).map(|n| adapter.propose(ensure(&format!("s{n}")), soon()))).await;
+    for round in 0..messages {
+        let ids: Vec<(String, String)> = (0..10).map(|n| (format!("s{n}"), format!("e{round}"))).collect();
+        for done in join_all(ids.iter().map(|(id, entry)| adapter.propose(append(id, entry), soon()))).await {
+            done.unwrap();
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_answered_is_there_after_a_restart() {
+    let world = World::new();
+    let adapter = world.open().await;
+    fill(&adapter, 5).await;
+    let (identity, before) = (adapter.replica().identity().clone(), adapter.replica().mark().unwrap());
+    assert_eq!(messages(&adapter, "s3").await, 5);
+    adapter.shutdown().await;
+    drop(adapter);
+
+    let adapter = world.open().await;
+    assert_eq!(adapter.replica().identity(), &identity);
+    let after = adapter.replica().mark().unwrap();
+    assert!(after.applied > before.applied, "a new leader begins its term with an entry of its own");
+    assert_eq!(messages(&adapter, "s3").await, 5);
+    adapter.propose(append("s3", "more"), soon()).await.unwrap();
+    assert_eq!(messages(&adapter, "s3").await, 6);
+    adapter.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_process_that_dies_without_a_word_loses_nothing_it_answered() {
+    let world = World::new();
+    for round in 0..3 {
+        // Without a shutdown nothing of the state need be on disk; the log has it.
+        let adapter = world.in_memory(world.settings()).await;
+        fill(&adapter, 0).await;
+        adapter.propose(append("s0", &format!("e{round}")), soon()).await.unwrap();
+        assert_eq!(messages(&adapter, "s0").await, round + 1);
+        adapter.replica().shutdown().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lost_state_is_rebuilt_from_snapshot_and_log_to_the_same_hash() {
+    let world = World::new();
+    let settings = RaftSettings {
+        snapshot_every: 50,
+        keep_entries: 20,
+        log: crate::storage::log::Limits { segment_bytes: 2 << 10, ..Default::default() },
+        ..world.settings()
+    };
+    let adapter = world.open_with(settings.clone()).await;
+    fill(&adapter, 20).await;
+    let raft = adapter.replica().raft().clone();
+    let purged = |metrics: &openraft::RaftMetrics<Types>| metrics.purged.is_some();
+    raft.wait(Some(Duration::from_secs(20))).metrics(purged, "a snapshot and a purge").await.unwrap();
+    adapter.propose(append("s7", "last"), soon()).await.unwrap();
+    let before = adapter.replica().mark().unwrap();
+    adapter.shutdown().await;
+    drop((adapter, raft));
+    let edges = |world: &World| {
+        let log = world.dir.path().join("log");
+        crate::storage::log::Log::open(Arc::new(world.disk.clone()), &log, GROUP, settings.log).unwrap().0.edges()
+    };
+    assert!(edges(&world).purged.is_some(), "the log alone is not enough any more");
+
+    fs::remove_dir_all(world.dir.path().join("state")).unwrap();
+    let adapter = world.open_with(settings.clone()).await;
+    let after = adapter.replica().mark().unwrap();
+    let own_first =
+        crate::replication::chain::link(before.state_hash, before.applied.unwrap().index + 1, &[], &mut vec![]);
+    assert_eq!(after.state_hash, own_first, "the same history, then the blank entry of the new term");
+    assert_eq!(messages(&adapter, "s7").await, 21);
+    adapter.shutdown().await;
+    drop(adapter);
+
+    // Nonsense where the state was is no state either.
+    for file in walk(&world.dir.path().join("state")) {
+        fs::write(file, b"nonsense").unwrap();
+    }
+    let adapter = world.open_with(settings.clone()).await;
+    assert_eq!(messages(&adapter, "s7").await, 21);
+    adapter.shutdown().await;
+    drop(adapter);
+
+    // Without state and snapshot the purged entries are gone, and that is said.
+    fs::remove_dir_all(world.dir.path().join("state")).unwrap();
+    fs::remove_dir_all(world.dir.path().join("snapshots")).unwrap();
+    let lost = RaftAdapter::open(settings, Arc::new(SystemMint::default()), world.heard.clone()).await;
+    assert!(matches!(lost.map(|_| ()), Err(StartError::Lost { next: 0, .. })));
+}
+
+fn walk(dir: &Path) -> Vec<std::path::PathBuf> {
+    let mut files = Vec::new();
+    for found in fs::read_dir(dir).unwrap() {
+        let path = found.unwrap().path();
+        if path.is_dir() { files.extend(walk(&path)) } else { files.push(path) }
+    }
+    files
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_damaged_snapshot_is_done_without_where_the_log_reaches_back() {
+    let world = World::new();
+    let settings = RaftSettings { snapshot_every: 20, ..world.settings() };
+    let adapter = world.open_with(settings.clone()).await;
+    fill(&adapter, 5).await;
+    let raft = adapter.replica().raft().clone();
+    let built = |metrics: &openraft::RaftMetrics<Types>| metrics.snapshot.is_some();
+    raft.wait(Some(Duration::from_secs(20))).metrics(built, "a snapshot").await.unwrap();
+    adapter.shutdown().await;
+    drop((adapter, raft));
+    for file in walk(&world.dir.path().join("snapshots")) {
+        let mut bytes = fs::read(&file).unwrap();
+        let middle = bytes.len() / 2;
+        bytes[middle] ^= 1;
+        fs::write(file, bytes).unwrap();
+    }
+    fs::remove_dir_all(world.dir.path().join("state")).unwrap();
+    let adapter = world.open_with(settings).await;
+    assert_eq!(messages(&adapter, "s9").await, 5);
+    adapter.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn concurrent_proposals_share_fsyncs() {
+    let world = World::new();
+    let adapter = world.open().await;
+    adapter.propose(ensure("s"), soon()).await.unwrap();
+    let before = world.disk.syncs();
+    let ids: Vec<String> = (0..500).map(|n| format!("e{n}")).collect();
+    for done in join_all(ids.iter().map(|id| adapter.propose(append("s", id), soon()))).await {
+        done.unwrap();
+    }
+    let syncs = world.disk.syncs() - before;
+    assert!(syncs < 250, "500 proposals took {syncs} fsyncs");
+    assert_eq!(messages(&adapter, "s").await, 500);
+    adapter.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn events_come_in_log_order_with_dense_ordinals() {
+    let world = World::new();
+    let adapter = world.open().await;
+    fill(&adapter, 3).await;
+    adapter.propose(Command::Delete(DeleteSession { session_id: "s1".into() }), soon()).await.unwrap();
+    adapter.shutdown().await;
+    let positions = world.heard.positions();
+    assert_eq!(positions.len(), 10 + 30 + 1);
+    assert!(positions.is_sorted());
+    assert!(positions.iter().all(|position| position.group == GROUP && position.ordinal == 0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn refusals_are_answers_and_deadlines_are_kept() {
+    let world = World::new();
+    let adapter = world.open().await;
+    let refused = adapter.propose(append("nowhere", "e"), soon()).await;
+    assert_eq!(refused, Err(Undone::Refused(Refusal::SessionUnknown("nowhere".into()))));
+    let late = adapter.propose(ensure("s"), Instant::now()).await;
+    assert!(matches!(late, Err(Undone::Unavailable(_))), "{late:?}");
+    assert_eq!(adapter.ask(Query::Meta("s".into()), soon()).await, Ok(Found::Meta(None)));
+    adapter.shutdown().await;
+    let stopped = adapter.propose(ensure("s"), soon()).await;
+    assert!(matches!(stopped, Err(Undone::OutcomeUnknown(_))), "{stopped:?}");
+    assert!(matches!(adapter.ask(Query::Metas, soon()).await, Err(Undone::Unavailable(_))));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_failed_fsync_ends_the_node_and_a_restart_recovers() {
+    let world = World::new();
+    let adapter = world.in_memory(world.settings()).await;
+    adapter.propose(ensure("before"), soon()).await.unwrap();
+    world.disk.fail_syncs.store(true, Ordering::SeqCst);
+    let undone = adapter.propose(ensure("during"), soon()).await;
+    assert!(matches!(undone, Err(Undone::OutcomeUnknown(_))), "{undone:?}");
+    let why = tokio::time::timeout(Duration::from_secs(10), adapter.failed()).await.unwrap();
+    assert!(why.contains("the disk lost it"), "{why}");
+    let later = adapter.propose(ensure("after"), soon()).await;
+    assert!(matches!(later, Err(Undone::OutcomeUnknown(_) | Undone::Unavailable(_))), "{later:?}");
+    adapter.shutdown().await;
+    drop(adapter);
+
+    world.disk.fail_syncs.store(false, Ordering::SeqCst);
+    let adapter = world.in_memory(world.settings()).await;
+    assert_eq!(messages(&adapter, "before").await, 0);
+    adapter.propose(ensure("after"), soon()).await.unwrap();
+    adapter.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_second_process_is_kept_out() {
+    let world = World::new();
+    let adapter = world.open().await;
+    let second = RaftAdapter::open(world.settings(), Arc::new(SystemMint::default()), world.heard.clone()).await;
+    assert!(second.map(|_| ()).unwrap_err().to_string().contains("in use"));
+    adapter.shutdown().await;
+}

@@ -1,0 +1,284 @@
+//! Owns: one running member of the Raft group: its log, snapshots and state wired to openraft, from start to shutdown.
+//! Never: time or ids for a command; those come with it.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use openraft::async_runtime::WatchReceiver;
+use openraft::{Config, ServerState, SnapshotPolicy};
+use tokio::sync::watch;
+use tracing::{error, info};
+
+use super::GROUP;
+use super::apply::Applier;
+use super::identity::{DataDir, Identity};
+use super::log_store::LogStore;
+use super::mark::Mark;
+use super::network::Alone;
+use super::recover::recover;
+use super::state_machine::StateMachine;
+use super::types::Types;
+use crate::events::EventSink;
+use crate::machine::refusal::Fault;
+use crate::storage::Store;
+use crate::storage::disk::{Disk, RealDisk};
+use crate::storage::log::record::Peer;
+use crate::storage::log::{Limits, Log, LogError};
+use crate::storage::snapshot::{SnapshotError, Snapshots};
+
+pub type Raft = openraft::Raft<Types, StateMachine>;
+
+/// What a member needs to know of itself.
+#[derive(Clone)]
+pub struct RaftSettings {
+    pub data_dir: PathBuf,
+    pub node_id: u64,
+    /// Where peers reach this node; empty while it has none.
+    pub address: String,
+    pub disk: Arc<dyn Disk>,
+    pub log: Limits,
+    /// A snapshot is built after this many entries.
+    pub snapshot_every: u64,
+    /// Entries kept behind the newest snapshot, for followers that are a little late. Never small: openraft can panic
+    /// when a purge races apply.
+    pub keep_entries: u64,
+    pub heartbeat: Duration,
+    /// A follower that hears nothing for this long (up to twice) asks to be elected.
+    pub election: Duration,
+}
+
+impl RaftSettings {
+    pub fn new(data_dir: impl Into<PathBuf>, node_id: u64) -> RaftSettings {
+        RaftSettings {
+            data_dir: data_dir.into(),
+            node_id,
+            address: String::new(),
+            disk: Arc::new(RealDisk),
+            log: Limits::default(),
+            snapshot_every: 100_000,
+            keep_entries: 50_000,
+            // An append RPC must come back within a heartbeat, fsync included.
+            heartbeat: Duration::from_millis(100),
+            election: Duration::from_millis(300),
+        }
+    }
+
+    fn config(&self) -> Result<Arc<Config>, StartError> {
+        let election_ms = self.election.as_millis() as u64;
+        let config = Config {
+            cluster_name: "session-manager".to_owned(),
+            heartbeat_interval: self.heartbeat.as_millis() as u64,
+            election_timeout_min: election_ms,
+            election_timeout_max: 2 * election_ms,
+            install_snapshot_timeout: 10 * 60 * 1000,
+            max_payload_entries: 4096,
+            // A follower that is further behind than the log reaches gets a snapshot anyway.
+            replication_lag_threshold: 2 * self.snapshot_every,
+            snapshot_policy: SnapshotPolicy::LogsSinceLast(self.snapshot_every),
+            max_in_snapshot_log_to_keep: self.keep_entries,
+            enable_pre_vote: Some(true),
+            // The state may be behind the log after a restart: only an election tells a leader what is committed.
+            enable_leader_restore: Some(false),
+            ..Config::default()
+        };
+        Ok(Arc::new(config.validate().map_err(|error| StartError::Raft(error.to_string()))?))
+    }
+}
+
+/// Why a node cannot start. Nothing was changed that a later start could miss.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum StartError {
+    DataDir {
+        path: PathBuf,
+        why: String,
+    },
+    Log(LogError),
+    Snapshot(SnapshotError),
+    State(Fault),
+    /// The state is gone, and so are entries and snapshots it could be rebuilt from.
+    Lost {
+        next: u64,
+        purged: u64,
+    },
+    Raft(String),
+}
+
+impl fmt::Display for StartError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            StartError::DataDir { path, why } => write!(f, "data directory {}: {why}", path.display()),
+            StartError::Log(error) => write!(f, "{error}"),
+            StartError::Snapshot(error) => write!(f, "{error}"),
+            StartError::State(fault) => write!(f, "state: {fault}"),
+            StartError::Lost { next, purged } => write!(
+                f,
+                "the state needs log entry {next}, but the log begins after entry {purged} and there is no usable \
+                 snapshot: restore a backup of the data directory, or replace this node by an empty one"
+            ),
+            StartError::Raft(why) => write!(f, "consensus: {why}"),
+        }
+    }
+}
+
+impl std::error::Error for StartError {}
+
+/// A running member.
+pub struct Replica {
+    raft: Raft,
+    log: Log,
+    store: Arc<dyn Store>,
+    snapshots: Arc<Snapshots>,
+    applied: watch::Receiver<u64>,
+    failure: watch::Receiver<Option<String>>,
+    data_dir: DataDir,
+}
+
+impl Replica {
+    /// Opens everything, brings the state up to date with its log, and joins or founds the cluster.
+    pub async fn start(
+        settings: RaftSettings,
+        data_dir: DataDir,
+        store: Arc<dyn Store>,
+        sink: Arc<dyn EventSink>,
+    ) -> Result<Replica, StartError> {
+        let config = settings.config()?;
+        let disk = settings.disk.clone();
+        let (log, writer) =
+            Log::open(disk.clone(), &data_dir.log_dir(), GROUP, settings.log).map_err(StartError::Log)?;
+        let snapshots = Snapshots::open(disk, &data_dir.snapshot_dir()).map_err(StartError::Snapshot)?;
+        let snapshots = Arc::new(snapshots);
+        recover(&*store, &snapshots, &log, GROUP)?;
+
+        let mut applier = Applier::new(store.clone(), sink, GROUP).map_err(StartError::State)?;
+        applier.catch_up(log.edges().last.map_or(0, |last| last.index + 1));
+        let applied = applier.progress();
+        writer.on_thread().map_err(|error| StartError::Raft(format!("the log's thread: {error}")))?;
+        let machine = StateMachine::new(applier, snapshots.clone());
+        let raft = Raft::new(settings.node_id, config, Alone, LogStore::new(log.clone()), machine).await;
+        let raft = raft.map_err(|fatal| StartError::Raft(fatal.to_string()))?;
+
+        let failure = watch_over(&raft);
+        let replica = Replica { raft, log, store, snapshots, applied, failure, data_dir };
+        match replica.lead_alone(&settings).await {
+            Ok(()) => Ok(replica),
+            Err(why) => {
+                replica.shutdown().await;
+                Err(StartError::Raft(why))
+            }
+        }
+    }
+
+    /// A node that is its own cluster need not wait for anyone: it founds the cluster on its first start, is elected
+    /// at once, and is ready when it has applied all of its log.
+    async fn lead_alone(&self, settings: &RaftSettings) -> Result<(), String> {
+        let known = self.raft.is_initialized().await.map_err(|fatal| fatal.to_string())?;
+        if known {
+            let voters: Vec<u64> = self.raft.voter_ids().collect();
+            if voters != [settings.node_id] {
+                return Ok(());
+            }
+            self.raft.trigger().elect(false).await.map_err(|fatal| fatal.to_string())?;
+        } else {
+            let me = Peer { address: settings.address.clone() };
+            let members = BTreeMap::from([(settings.node_id, me)]);
+            self.raft.initialize(members).await.map_err(|error| error.to_string())?;
+        }
+        let leads = |metrics: &openraft::RaftMetrics<Types>| metrics.state == ServerState::Leader;
+        self.raft.wait(None).metrics(leads, "lead").await.map_err(|error| error.to_string())?;
+        // What this leader may read is what its log held when it was elected, its own first entry included.
+        let last = self.log.edges().last.map_or(0, |last| last.index);
+        self.await_applied(last).await?;
+        info!(node = settings.node_id, term = self.term(), applied = last, "leading");
+        Ok(())
+    }
+
+    /// Returns once the entry with this index is applied here.
+    pub async fn await_applied(&self, index: u64) -> Result<(), String> {
+        let mut applied = self.applied.clone();
+        let mut failure = self.failure.clone();
+        tokio::select! {
+            reached = applied.wait_for(|next| *next > index) => {
+                reached.map(|_| ()).map_err(|_| "the state machine has stopped".to_owned())
+            }
+            failed = failure.wait_for(Option::is_some) => {
+                Err(failed.ok().and_then(|why| why.clone()).unwrap_or_else(|| "consensus has stopped".to_owned()))
+            }
+        }
+    }
+
+    pub fn raft(&self) -> &Raft {
+        &self.raft
+    }
+
+    pub fn store(&self) -> &dyn Store {
+        &*self.store
+    }
+
+    pub fn log(&self) -> &Log {
+        &self.log
+    }
+
+    pub fn snapshots(&self) -> &Snapshots {
+        &self.snapshots
+    }
+
+    pub fn identity(&self) -> &Identity {
+        &self.data_dir.identity
+    }
+
+    /// The mark of the state: applied log id, membership, state hash.
+    pub fn mark(&self) -> Result<Mark, Fault> {
+        Mark::of(self.store.mark()?, GROUP)
+    }
+
+    pub fn term(&self) -> u64 {
+        self.raft.metrics().borrow_watched().current_term
+    }
+
+    /// Resolves when consensus has failed for good and the process should end, with the reason.
+    /// Never resolves after an orderly shutdown.
+    pub async fn failed(&self) -> String {
+        let mut failure = self.failure.clone();
+        if let Ok(why) = failure.wait_for(Option::is_some).await
+            && let Some(why) = why.clone()
+        {
+            return why;
+        }
+        std::future::pending().await
+    }
+
+    /// Stops consensus and closes the log. Everything acknowledged is on disk.
+    pub async fn shutdown(&self) {
+        if let Err(error) = self.raft.shutdown().await {
+            error!(%error, "consensus did not stop in order");
+        }
+        self.log.close().await;
+    }
+}
+
+/// Watches for the end of consensus: a storage failure or a bug, after which it does nothing more.
+fn watch_over(raft: &Raft) -> watch::Receiver<Option<String>> {
+    let (tell, told) = watch::channel(None);
+    let mut metrics = raft.metrics();
+    tokio::spawn(async move {
+        loop {
+            let state = metrics.borrow_watched().running_state.clone();
+            match state {
+                Ok(()) => {}
+                Err(openraft::errors::Fatal::Stopped) => return,
+                Err(fatal) => {
+                    error!(why = %fatal, "consensus has failed; this node must be restarted");
+                    tell.send_replace(Some(fatal.to_string()));
+                    return;
+                }
+            }
+            if metrics.changed().await.is_err() {
+                return;
+            }
+        }
+    });
+    told
+}

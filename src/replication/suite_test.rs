@@ -1,0 +1,43 @@
+//! openraft's own tests of a log store and a state machine, on ours.
+
+use std::sync::Arc;
+
+use openraft::StorageError;
+use openraft::testing::log::{StoreBuilder, Suite};
+use tempfile::TempDir;
+
+use super::GROUP;
+use super::apply::Applier;
+use super::log_store::LogStore;
+use super::state_machine::StateMachine;
+use super::types::Types;
+use crate::events::{Committed, EventSink};
+use crate::storage::disk::{Disk, RealDisk};
+use crate::storage::log::{Limits, Log};
+use crate::storage::memory::MemoryStore;
+use crate::storage::snapshot::Snapshots;
+
+struct Deaf;
+
+impl EventSink for Deaf {
+    fn publish(&self, _events: Vec<Arc<Committed>>) {}
+}
+
+struct Builder;
+
+impl StoreBuilder<Types, LogStore, StateMachine, TempDir> for Builder {
+    async fn build(&self) -> Result<(TempDir, LogStore, StateMachine), StorageError<Types>> {
+        let dir = tempfile::tempdir().unwrap();
+        let disk: Arc<dyn Disk> = Arc::new(RealDisk);
+        let (log, writer) = Log::open(disk.clone(), &dir.path().join("log"), GROUP, Limits::default()).unwrap();
+        writer.on_thread().unwrap();
+        let applier = Applier::new(Arc::new(MemoryStore::new()), Arc::new(Deaf), GROUP).unwrap().with_gaps();
+        let snapshots = Arc::new(Snapshots::open(disk, &dir.path().join("snapshots")).unwrap());
+        Ok((dir, LogStore::new(log), StateMachine::new(applier, snapshots)))
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn openrafts_own_suite_passes_on_our_log_and_state_machine() {
+    Suite::test_all(Builder).await.unwrap();
+}
