@@ -8,7 +8,6 @@ use std::time::Duration;
 use futures::future::join_all;
 use tempfile::TempDir;
 
-use super::super::mint::SystemMint;
 use super::*;
 use crate::events::Committed;
 use crate::machine::apply::append::AppendEntry;
@@ -19,6 +18,7 @@ use crate::machine::entry::Body;
 use crate::machine::ids::Position;
 use crate::machine::json::Json;
 use crate::machine::message::{Message, Role};
+use crate::proposal::mint::SystemMint;
 use crate::storage::disk::watched::WatchedDisk;
 use crate::storage::memory::MemoryStore;
 
