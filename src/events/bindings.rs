@@ -63,6 +63,10 @@ impl Bindings {
         true
     }
 
+    pub fn contains(&self, key: &BindingKey) -> bool {
+        self.places.contains_key(key)
+    }
+
     /// Removes all bindings of a subscriber that is gone.
     pub fn remove_owner(&mut self, owner: u64) {
         let lists = &mut self.lists;

@@ -1,5 +1,5 @@
-//! Owns: the way from a commit's events to attach points: the queue, the ring of recent events, and dispatch in order.
-//! May touch: bindings, filters, positions. Never: a socket. An attach point takes a delivery without waiting.
+//! Owns: the way from a commit's events to attach points: the queue, and dispatch in order.
+//! May touch: bindings, filters, positions, the ring. Never: a socket. An attach point takes a delivery without waiting.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,9 +11,8 @@ use tokio_util::sync::CancellationToken;
 use super::bindings::{Binding, BindingKey, Bindings};
 use super::filter::Wanted;
 use super::position::ClusterTag;
+use super::ring::{Ring, weight};
 use super::{Committed, EventSink};
-use crate::machine::entry::Body;
-use crate::machine::event::{Event, Happened};
 use crate::machine::ids::Position;
 
 /// A matched event on its way to one binding.
@@ -67,15 +66,8 @@ struct Queue {
 struct State {
     bindings: Bindings,
     ring: Ring,
-}
-
-/// Recent events, oldest first.
-#[derive(Default)]
-struct Ring {
-    events: VecDeque<Arc<Committed>>,
-    bytes: usize,
-    /// Nothing after this position is missing from the ring or from what is still to come.
-    complete_after: Option<Position>,
+    /// The last event handed out, or where the feed starts: every binding has seen what matched up to here.
+    dispatched: Option<Position>,
 }
 
 impl Feed {
@@ -86,7 +78,9 @@ impl Feed {
     /// Tells the feed that every event after `position` will be published to it, so that a subscriber may resume
     /// there although the ring is still empty. Called once, before the first publish.
     pub fn starts_after(&self, position: Position) {
-        locked(&self.state).ring.complete_after = Some(position);
+        let mut state = locked(&self.state);
+        state.ring.complete_after = Some(position);
+        state.dispatched = Some(position);
     }
 
     pub fn cluster(&self) -> &ClusterTag {
@@ -110,9 +104,13 @@ impl Feed {
     }
 
     /// Makes a binding live: first what it missed since `after`, if it names a position, then everything to come.
-    pub fn bind(&self, binding: Binding) -> Result<(), String> {
-        let binding = Arc::new(binding);
+    /// One under the same key is replaced without a gap: the new one begins where the old one stands.
+    pub fn bind(&self, mut binding: Binding) -> Result<(), String> {
         let mut state = locked(&self.state);
+        if state.bindings.contains(&binding.key) {
+            binding.after = binding.after.max(state.dispatched);
+        }
+        let binding = Arc::new(binding);
         match binding.after {
             None => {
                 let next = locked(&self.queue).next_ticket;
@@ -136,8 +134,16 @@ impl Feed {
         locked(&self.state).bindings.remove(key)
     }
 
-    pub fn unbind_owner(&self, owner: u64) {
-        locked(&self.state).bindings.remove_owner(owner);
+    /// Removes all bindings of a subscriber that is gone. Returns how far they had come.
+    pub fn unbind_owner(&self, owner: u64) -> Option<Position> {
+        let mut state = locked(&self.state);
+        state.bindings.remove_owner(owner);
+        state.dispatched
+    }
+
+    /// True when nothing after this position is lost.
+    pub fn reaches(&self, position: Position) -> bool {
+        locked(&self.state).ring.check_reaches(position, &self.settings.cluster).is_ok()
     }
 
     pub fn change_owner(&self, from: u64, to: u64) {
@@ -157,6 +163,7 @@ impl Feed {
             state.bindings.each_match(&committed.event, committed.position, ticket, |binding| {
                 self.hand_over(binding, &committed, &mut envelope);
             });
+            state.dispatched = Some(committed.position);
             state.ring.push(committed, self.settings.ring_bytes_max);
         }
         !locked(&self.queue).events.is_empty()
@@ -210,64 +217,6 @@ impl Queue {
     }
 }
 
-impl Ring {
-    fn push(&mut self, committed: Arc<Committed>, bytes_max: usize) {
-        self.bytes += weight(&committed.event);
-        self.events.push_back(committed);
-        while self.bytes > bytes_max
-            && let Some(oldest) = self.events.pop_front()
-        {
-            self.bytes -= weight(&oldest.event);
-            self.complete_after = Some(oldest.position);
-        }
-    }
-
-    fn check_reaches(&self, after: Position, cluster: &ClusterTag) -> Result<(), String> {
-        let oldest = self.complete_after.or_else(|| self.events.front().map(|committed| committed.position));
-        match oldest {
-            Some(oldest) if after >= oldest => Ok(()),
-            Some(oldest) => {
-                let asked = cluster.print(after);
-                Err(format!("compacted: cannot resume after {asked}, the oldest is {}", cluster.print(oldest)))
-            }
-            None => Err(format!(
-                "compacted: cannot resume after {}, no event is kept yet; read the state and register without `after`",
-                cluster.print(after)
-            )),
-        }
-    }
-}
-
-/// What an event costs in memory, roughly: its texts, and a constant for the rest. Never prints the payload.
-fn weight(event: &Event) -> usize {
-    const FIXED: usize = 512;
-    let body = match &event.happened {
-        Happened::MessageAdded(entry) => match &entry.body {
-            Body::Message(message) => message.body.text().len(),
-            Body::Custom { custom_type, data } => custom_type.len() + data.text().len(),
-        },
-        Happened::MessageUpdated { message, .. } => message.body.text().len(),
-        Happened::Published { payload, .. } => payload.text().len(),
-        Happened::Created { title, description, .. } | Happened::MetaUpdated { title, description, .. } => {
-            title.len() + description.len()
-        }
-        Happened::StatusChanged { .. } | Happened::Deleted { .. } => 0,
-    };
-    let metadata = event.metadata.iter().flatten().map(|(key, value)| key.len() + value_weight(value)).sum::<usize>();
-    // The body is held twice once the payload is printed.
-    FIXED + 2 * body + metadata + event.session_id.as_str().len()
-}
-
-fn value_weight(value: &Value) -> usize {
-    const NODE: usize = 32;
-    NODE + match value {
-        Value::Null | Value::Bool(_) | Value::Number(_) => 0,
-        Value::String(text) => text.len(),
-        Value::Array(items) => items.iter().map(value_weight).sum(),
-        Value::Object(fields) => fields.iter().map(|(key, value)| key.len() + value_weight(value)).sum(),
-    }
-}
-
 fn print_envelope(committed: &Committed) -> String {
     let event = &committed.event;
     let metadata = match &event.metadata {
@@ -292,7 +241,7 @@ mod tests {
 
     use super::super::filter::Filter;
     use super::*;
-    use crate::machine::event::EventKind;
+    use crate::machine::event::{Event, EventKind, Happened};
     use crate::machine::json::Json;
 
     #[derive(Default)]
@@ -377,6 +326,22 @@ mod tests {
         feed.publish(vec![event(5)]);
         feed.drain(usize::MAX);
         assert_eq!(seen.indexes(), [2, 3, 4, 5]);
+    }
+
+    #[test]
+    fn a_binding_registered_again_misses_nothing_and_hears_nothing_twice() {
+        let (feed, seen) = (feed(1 << 20, 1 << 20), Arc::new(Seen::default()));
+        feed.publish(vec![event(1)]);
+        feed.drain(usize::MAX);
+        feed.bind(binding(&seen, "session::deleted", None)).unwrap();
+        feed.publish(vec![event(2)]);
+        feed.drain(usize::MAX);
+        feed.publish(vec![event(3)]);
+        feed.bind(binding(&seen, "session::deleted", None)).unwrap();
+        feed.bind(binding(&seen, "session::deleted", Some(1))).unwrap();
+        feed.publish(vec![event(4)]);
+        feed.drain(usize::MAX);
+        assert_eq!(seen.indexes(), [2, 3, 4]);
     }
 
     #[test]

@@ -6,6 +6,7 @@
 pub mod filter;
 pub mod bindings;
 pub mod position;
+pub mod ring;
 pub mod deliver;
 
 use std::sync::{Arc, OnceLock};

@@ -24,10 +24,10 @@ use tokio_util::task::TaskTracker;
 use super::bus::Bus;
 use super::http::{self, Door, Health, HealthCheck, Place};
 
-/// Connections past the limit that are told so at the same time; further ones are just closed.
+/// Connections past the limit that are closed with care at the same time; further ones are told and dropped.
 const REFUSALS_MAX: usize = 64;
 /// How long a refused client may take to read why.
-const REFUSAL_MAX: Duration = Duration::from_secs(1);
+const REFUSAL_MAX: Duration = Duration::from_millis(200);
 /// A pause after a failed accept: the process is out of descriptors, and asking again at once would not help.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Largest head of a request.
@@ -99,10 +99,12 @@ async fn accept_all(listener: TcpListener, settings: EndpointSettings, door: Doo
                 door.sockets.spawn(connection.serve(stream, settings.head_read_max));
             }
             Err(_) => {
-                if let Ok(turn) = refusals.clone().try_acquire_owned() {
-                    let refusing = refuse(stream, settings.connections_max);
+                let words = refusal(settings.connections_max);
+                // Without waiting: it fits into the socket's buffer, and most clients will see it even so.
+                let told = stream.try_write(words.as_bytes()).is_ok_and(|written| written == words.len());
+                if told && let Ok(turn) = refusals.clone().try_acquire_owned() {
                     tokio::spawn(async move {
-                        refusing.await;
+                        let _ = timeout(REFUSAL_MAX, hang_up(stream)).await;
                         drop(turn);
                     });
                 }
@@ -164,22 +166,22 @@ impl Connection {
 }
 
 /// Says in HTTP why there is no place, whatever the client wanted to speak.
-async fn refuse(mut stream: TcpStream, connections_max: usize) {
+fn refusal(connections_max: usize) -> String {
     let body = format!(
         r#"{{"error":{{"code":"too_many_connections","message":"this node serves {connections_max} connections at a time; try again later"}}}}"#
     );
-    let response = format!(
+    format!(
         "HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\
          retry-after: 5\r\nconnection: close\r\n\r\n{body}",
         body.len()
-    );
-    let told = async {
-        stream.write_all(response.as_bytes()).await?;
-        stream.shutdown().await?;
-        // Closing with unread bytes would reset the connection and could lose the answer.
-        let mut rest = [0u8; 1024];
-        while stream.read(&mut rest).await? > 0 {}
-        io::Result::Ok(())
-    };
-    let _ = timeout(REFUSAL_MAX, told).await;
+    )
+}
+
+/// Closes a connection whose client may still be sending: closing with unread bytes would reset it, and the answer
+/// could be lost.
+async fn hang_up(mut stream: TcpStream) -> io::Result<()> {
+    stream.shutdown().await?;
+    let mut rest = [0u8; 1024];
+    while stream.read(&mut rest).await? > 0 {}
+    Ok(())
 }

@@ -94,7 +94,7 @@ async fn not_found(request: Request) -> Response {
 }
 
 async fn call(State(door): State<Door>, Path(function_id): Path<String>, request: Request) -> Response {
-    let body = match read_body(request, door.body_bytes_max).await {
+    let body = match read_body(&door, request).await {
         Ok(body) => body,
         Err(refused) => return refused,
     };
@@ -105,16 +105,22 @@ async fn call(State(door): State<Door>, Path(function_id): Path<String>, request
 }
 
 /// Reads the body as text. An empty one stands for `{}`, so that `curl -X POST` will do.
-async fn read_body(request: Request, bytes_max: usize) -> Result<String, Response> {
+async fn read_body(door: &Door, request: Request) -> Result<String, Response> {
+    let bytes_max = door.body_bytes_max;
     let too_large = || {
         let words = format!("the body is larger than {bytes_max} bytes");
         error(StatusCode::PAYLOAD_TOO_LARGE, "payload_too_large", &words)
     };
     let announced = request.headers().get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse().ok());
-    if announced.is_some_and(|bytes: usize| bytes > bytes_max) {
+    let expected = announced.unwrap_or(bytes_max);
+    if expected > bytes_max {
         return Err(too_large());
     }
-    let bytes = match tokio::time::timeout(BODY_READ_MAX, to_bytes(request.into_body(), bytes_max)).await {
+    let read = async {
+        let _room = door.bus.room_for(expected).await;
+        to_bytes(request.into_body(), bytes_max).await
+    };
+    let bytes = match tokio::time::timeout(BODY_READ_MAX, read).await {
         Ok(Ok(bytes)) => bytes,
         // With no length announced, the limit is the only thing in a body that fails on a healthy connection.
         Ok(Err(_)) => return Err(too_large()),
@@ -178,7 +184,7 @@ fn upgrade(door: Door, mut request: Request, peer: SocketAddr, place: Place) -> 
         let Ok(upgraded) = upgraded.await else { return };
         let socket = TokioIo::new(upgraded);
         if telemetry {
-            connection::discard(socket, door.bus.settings().message_bytes_max, door.shutdown).await;
+            connection::discard(door.bus, socket, door.shutdown).await;
         } else {
             connection::serve(door.bus, socket, Some(peer), door.shutdown).await;
         }

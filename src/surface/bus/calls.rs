@@ -11,7 +11,8 @@ use serde_json::value::RawValue;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use uuid::Uuid;
 
-use super::frame::{self, Action, Call, ErrorBody, Frame, Invoke};
+use super::inbound::{Action, Invoke, nests_within};
+use super::outbound::{self, Call, ErrorBody, Frame};
 use super::registry::Registry;
 use super::worker::Worker;
 use super::{Bus, BusSettings, kib};
@@ -220,7 +221,7 @@ impl Bus {
 
     /// Passes a call on to the worker that serves it, under a fresh id, and waits for its answer.
     async fn forward(&self, request: Request, owner: &Arc<Worker>) -> Outcome {
-        if !frame::nests_within(&request.data, FORWARD_DEPTH_MAX) {
+        if !nests_within(&request.data, FORWARD_DEPTH_MAX) {
             return Err(Failure::bus(
                 "invalid_payload",
                 format!("the payload nests deeper than {FORWARD_DEPTH_MAX} levels, which workers cannot read"),
@@ -302,9 +303,9 @@ fn too_many(bus: &Bus) -> Failure {
 /// Sends the outcome to whoever asked for it.
 fn answer(caller: &Worker, answer_to: Option<&str>, function_id: &str, outcome: Outcome) {
     match (answer_to, outcome) {
-        (Some(id), Ok(result)) => caller.send_result(frame::invocation_result(id, function_id, Ok(&result))),
+        (Some(id), Ok(result)) => caller.send_result(outbound::invocation_result(id, function_id, Ok(&result))),
         (Some(id), Err(failure)) => {
-            caller.send_result(frame::invocation_result(id, function_id, Err(&failure.print())));
+            caller.send_result(outbound::invocation_result(id, function_id, Err(&failure.print())));
         }
         (None, Ok(_)) => {}
         (None, Err(failure)) => tracing::warn!(function_id, error = failure.print(), "a void call failed"),

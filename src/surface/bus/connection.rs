@@ -3,7 +3,7 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures::stream::{SplitSink, SplitStream};
 use futures::{SinkExt, StreamExt};
@@ -17,7 +17,9 @@ use tokio_util::sync::CancellationToken;
 
 use super::Bus;
 use super::calls::Share;
-use super::frame::{self, ErrorBody, Frame, Inbound, RegisterFunction};
+use super::inbound::{Inbound, RegisterFunction};
+use super::intake::{Arriving, Metered};
+use super::outbound::{self, ErrorBody, Frame};
 use super::outbox::{Class, Goodbye, Next, Outbox};
 use super::registry::{Function, Refused, TooMuch};
 use super::triggers::is_reserved;
@@ -45,10 +47,11 @@ where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let config = socket_config(bus.settings().message_bytes_max);
+    let (socket, arriving) = Metered::new(socket, bus.arriving_kib.clone());
     let (sink, stream) = WebSocketStream::from_raw_socket(socket, Role::Server, Some(config)).await.split();
     let (worker, outbox) = bus.join(peer);
     tracing::debug!(worker = worker.id, ?peer, "worker connected");
-    let connection = Arc::new(Connection { share: Share::new(bus.settings()), bus, worker, outbox });
+    let connection = Connection { share: Share::new(bus.settings()), bus, worker, outbox, arriving };
     let goodbye = connection.run(sink, stream, shutdown).await;
     connection.bus.leave(&connection.worker);
     tracing::debug!(worker = connection.worker.id, code = goodbye.code, reason = goodbye.reason, "worker disconnected");
@@ -59,6 +62,7 @@ struct Connection {
     worker: Arc<Worker>,
     outbox: Arc<Outbox>,
     share: Share,
+    arriving: Arc<Arriving>,
 }
 
 impl Connection {
@@ -104,15 +108,14 @@ impl Connection {
     where
         S: AsyncRead + AsyncWrite + Unpin,
     {
-        let quiet_max = self.bus.settings().ping_after * 3;
         loop {
             self.outbox.room().await;
-            let message = match timeout(quiet_max, stream.next()).await {
-                Err(_) => return goodbye(1001, format!("no sign of life for {quiet_max:?}")),
+            let message = match self.next_message(stream).await {
+                Ok(Some(message)) => message,
                 Ok(None) => return goodbye(1000, "the client closed the connection"),
-                Ok(Some(Err(error))) => return self.explain(error),
-                Ok(Some(Ok(message))) => message,
+                Err(goodbye) => return goodbye,
             };
+            self.arriving.finished();
             match message {
                 Message::Text(text) => {
                     if let Err(goodbye) = self.take(text).await {
@@ -123,6 +126,30 @@ impl Connection {
                 Message::Close(_) => return goodbye(1000, "the client closed the connection"),
                 // The WebSocket library answers pings by itself.
                 Message::Ping(_) | Message::Pong(_) | Message::Frame(_) => {}
+            }
+        }
+    }
+
+    /// Waits for a whole message, as long as something arrives. `None`: the stream ended.
+    async fn next_message<S>(&self, stream: &mut SplitStream<WebSocketStream<S>>) -> Result<Option<Message>, Goodbye>
+    where
+        S: AsyncRead + AsyncWrite + Unpin,
+    {
+        let settings = self.bus.settings();
+        let quiet_max = settings.ping_after * 3;
+        let begun = Instant::now();
+        loop {
+            match timeout(quiet_max, stream.next()).await {
+                Ok(Some(Ok(message))) => return Ok(Some(message)),
+                Ok(Some(Err(error))) => return Err(explain(error)),
+                Ok(None) => return Ok(None),
+                Err(_) if !self.arriving.progressed() => {
+                    return Err(goodbye(1001, format!("no sign of life for {quiet_max:?}")));
+                }
+                Err(_) if begun.elapsed() > settings.message_read_max => {
+                    return Err(goodbye(1008, "one message took too long to arrive"));
+                }
+                Err(_) => {}
             }
         }
     }
@@ -152,13 +179,13 @@ impl Connection {
             Inbound::UnregisterTrigger { id } => bus.unregister_trigger(worker, &id),
             Inbound::TriggerResult { id, error } => bus.pass_on_trigger_result(worker, &id, error),
             Inbound::Reattach { previous_worker_id, token } => bus.reattach(worker, &previous_worker_id, &token),
-            Inbound::Ping => worker.send(frame::pong()),
+            Inbound::Ping => worker.send(outbound::pong()),
             Inbound::Ignored => {}
             Inbound::Unusable { invocation_id, why } => {
                 tracing::debug!(worker = worker.id, why, "unusable frame");
                 if let Some(id) = invocation_id {
                     let error = ErrorBody::new("invalid_frame", why).print();
-                    worker.send_result(frame::invocation_result(id.get(), "", Err(&error)));
+                    worker.send_result(outbound::invocation_result(id.get(), "", Err(&error)));
                 }
             }
         }
@@ -167,7 +194,7 @@ impl Connection {
 
     fn register_function(&self, asked: &RegisterFunction<'_>) -> Result<(), Goodbye> {
         if is_reserved(&asked.id) || asked.id.starts_with("engine::") {
-            self.worker.send(frame::registration_rejected(&asked.id, super::engine::NODE_NAME));
+            self.worker.send(outbound::registration_rejected(&asked.id, super::engine::NODE_NAME));
             return Ok(());
         }
         let text = |raw: Option<&serde_json::value::RawValue>| raw.map(|raw| raw.get().to_owned());
@@ -181,22 +208,10 @@ impl Connection {
         match self.bus.change_registry(|registry| registry.register_function(&asked.id, function)) {
             Ok(()) => Ok(()),
             Err(Refused::OwnedBy(owner)) => {
-                self.worker.send(frame::registration_rejected(&asked.id, &owner));
+                self.worker.send(outbound::registration_rejected(&asked.id, &owner));
                 Ok(())
             }
             Err(Refused::TooMuch) => Err(too_much(TooMuch)),
-        }
-    }
-
-    /// Turns a broken read into a goodbye.
-    fn explain(&self, error: WsError) -> Goodbye {
-        match error {
-            WsError::Capacity(CapacityError::MessageTooLong { size, max_size }) => {
-                goodbye(1009, format!("message too large: {size} bytes, the limit is {max_size}"))
-            }
-            WsError::Utf8(_) => goodbye(1007, "a text frame was not UTF-8"),
-            WsError::Protocol(error) => goodbye(1002, error.to_string()),
-            other => goodbye(1006, other.to_string()),
         }
     }
 
@@ -280,19 +295,37 @@ fn goodbye(code: u16, reason: impl Into<String>) -> Goodbye {
     Goodbye { code, reason: reason.into() }
 }
 
+/// Turns a broken read into a goodbye.
+fn explain(error: WsError) -> Goodbye {
+    match error {
+        WsError::Capacity(CapacityError::MessageTooLong { size, max_size }) => {
+            goodbye(1009, format!("message too large: {size} bytes, the limit is {max_size}"))
+        }
+        WsError::Utf8(_) => goodbye(1007, "a text frame was not UTF-8"),
+        WsError::Protocol(error) => goodbye(1002, error.to_string()),
+        other => goodbye(1006, other.to_string()),
+    }
+}
+
 fn too_much(TooMuch: TooMuch) -> Goodbye {
     goodbye(1008, "too many registrations on one connection")
 }
 
 /// Takes in telemetry of the SDKs, which this node has no use for, and drops it.
-pub async fn discard<S>(socket: S, message_bytes_max: usize, shutdown: CancellationToken)
+pub async fn discard<S>(bus: Arc<Bus>, socket: S, shutdown: CancellationToken)
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
-    let config = socket_config(message_bytes_max);
+    let config = socket_config(bus.settings().message_bytes_max);
+    let (socket, arriving) = Metered::new(socket, bus.arriving_kib.clone());
     let mut stream = WebSocketStream::from_raw_socket(socket, Role::Server, Some(config)).await;
+    let read = async {
+        while let Some(Ok(_)) = stream.next().await {
+            arriving.finished();
+        }
+    };
     tokio::select! {
-        () = async { while let Some(Ok(_)) = stream.next().await {} } => {}
+        () = read => {}
         () = shutdown.cancelled() => {}
     }
     let _ = timeout(GOODBYE_MAX, stream.close(None)).await;

@@ -1,11 +1,13 @@
 //! The iii bus, as unmodified SDKs speak it.
 //!
-//! Owns: frames and their meaning (`frame`), one client's identity and queue (`worker`, `outbox`), what clients
-//! registered (`registry`), calls (`calls`, `engine`), bindings (`triggers`), one socket's life (`connection`).
+//! Owns: the spelling of frames (`inbound`, `outbound`), one client's identity and queue (`worker`, `outbox`), what may arrive
+//! (`intake`), what clients registered (`registry`), calls (`calls`, `engine`), bindings (`triggers`), one socket's life (`connection`).
 //! May touch: the node's functions (`Service`), the feed. Never: state, a listener.
 
-pub mod frame;
+pub mod inbound;
+pub mod outbound;
 pub mod outbox;
+pub mod intake;
 pub mod worker;
 pub mod registry;
 pub mod calls;
@@ -21,11 +23,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, SemaphorePermit};
 
 use self::outbox::{Outbox, OutboxLimits};
 use self::registry::Registry;
-use self::worker::Worker;
+use self::worker::{Missed, Worker};
 use super::Service;
 use crate::events::deliver::Feed;
 
@@ -44,6 +46,10 @@ pub struct BusSettings {
     pub body_bytes_in_flight_max: usize,
     /// The same for all clients together.
     pub total_body_bytes_in_flight_max: usize,
+    /// Messages that are still arriving, of all clients together, beyond a free share of each.
+    pub total_arriving_bytes_max: usize,
+    /// How long one message may take to arrive, however steadily.
+    pub message_read_max: Duration,
     /// How long a function of this node may take: the SDKs' own default.
     pub call_timeout: Duration,
     /// How long another worker may take. The caller's SDK has the say; this only ends what nobody waits for.
@@ -66,6 +72,8 @@ impl Default for BusSettings {
             calls_in_flight_max: 1024,
             body_bytes_in_flight_max: 128 << 20,
             total_body_bytes_in_flight_max: 512 << 20,
+            total_arriving_bytes_max: 256 << 20,
+            message_read_max: Duration::from_secs(600),
             call_timeout: Duration::from_secs(30),
             forward_timeout: Duration::from_secs(600),
             park_for: Duration::from_secs(60),
@@ -88,12 +96,16 @@ pub struct Bus {
     outgoing_bytes: Arc<AtomicUsize>,
     /// Permits are KiB of request bodies.
     incoming_kib: Arc<Semaphore>,
+    /// Permits are KiB of messages that are still arriving.
+    arriving_kib: Arc<Semaphore>,
     draining: AtomicBool,
 }
 
 impl Bus {
     pub fn new(settings: BusSettings, service: Arc<dyn Service>, feed: Arc<Feed>) -> Arc<Bus> {
         let incoming_kib = kib(settings.total_body_bytes_in_flight_max);
+        // No less than one message, or the largest could never arrive.
+        let arriving_kib = kib(settings.total_arriving_bytes_max.max(2 * settings.message_bytes_max));
         Arc::new(Bus {
             settings,
             service,
@@ -103,12 +115,23 @@ impl Bus {
             next_number: AtomicU64::new(1),
             outgoing_bytes: Arc::default(),
             incoming_kib: Arc::new(Semaphore::new(incoming_kib as usize)),
+            arriving_kib: Arc::new(Semaphore::new(arriving_kib as usize)),
             draining: AtomicBool::new(false),
         })
     }
 
     pub fn settings(&self) -> &BusSettings {
         &self.settings
+    }
+
+    /// Room for a message of this size that is about to arrive from outside the bus; given back when dropped. Small
+    /// ones need none.
+    pub async fn room_for(&self, bytes: usize) -> Option<SemaphorePermit<'_>> {
+        if bytes <= intake::FREE_BYTES {
+            return None;
+        }
+        let most = kib(self.settings.message_bytes_max);
+        self.arriving_kib.acquire_many(kib(bytes).min(most)).await.ok()
     }
 
     /// Clients connected now.
@@ -140,19 +163,21 @@ impl Bus {
         let worker = Worker::new(number, peer, self.settings.calls_in_flight_max, outbox.clone(), now_ms());
         let worker = Arc::new(worker);
         self.change_registry(|registry| registry.add_worker(worker.clone()));
-        worker.send(frame::worker_registered(&worker.id, &worker.token));
+        worker.send(outbound::worker_registered(&worker.id, &worker.token));
         (worker, outbox)
     }
 
-    /// Forgets a client whose socket is lost, except for the results it may come back for.
+    /// Forgets a client whose socket is lost, except for the results and events it may come back for.
     fn leave(self: &Arc<Self>, worker: &Arc<Worker>) {
         let bindings = self.change_registry(|registry| registry.remove_worker(worker.number));
-        self.feed.unbind_owner(worker.number);
+        let since = self.feed.unbind_owner(worker.number);
+        let mut missed = Missed { since, ..Missed::default() };
         for (id, trigger) in bindings {
             self.tell_type_owner_of_removal(&id, &trigger);
+            missed.bindings.insert(id);
         }
         worker.stop_replies();
-        if worker.detach() {
+        if worker.detach(missed) {
             self.park(worker);
         }
     }

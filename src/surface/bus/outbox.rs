@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
-use super::frame::Frame;
 use super::locked;
+use super::outbound::Frame;
 
 /// What a waiting frame costs besides its text.
 const FRAME_OVERHEAD_BYTES: usize = 96;

@@ -7,7 +7,8 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 
 use super::Bus;
-use super::frame::{self, Call, ErrorBody, RegisterTrigger, RegisterType};
+use super::inbound::{RegisterTrigger, RegisterType};
+use super::outbound::{self, Call, ErrorBody, Frame};
 use super::registry::{TooMuch, Trigger, TriggerType};
 use super::worker::Worker;
 use crate::events::bindings::{Binding, BindingKey};
@@ -37,7 +38,7 @@ impl Bus {
         if is_reserved(&asked.trigger_type) {
             let bound = self.bind_own(worker, &asked.id, &trigger)?;
             let error = bound.err().map(|why| ErrorBody::new("trigger_registration_failed", why).print());
-            worker.send(frame::trigger_result(&asked.id, &asked.trigger_type, &asked.function_id, error.as_deref()));
+            worker.send(outbound::trigger_result(&asked.id, &asked.trigger_type, &asked.function_id, error.as_deref()));
             return Ok(());
         }
         self.note_trigger(&asked.id, trigger.clone())?;
@@ -87,7 +88,10 @@ impl Bus {
             Some(Ok(_)) => return Err("`metadata` of a binding must be an object".to_owned()),
             Some(Err(error)) => return Err(format!("`metadata` cannot be read: {error}")),
         };
-        let after = self.resume_point(metadata.remove(SIDECAR_KEY))?;
+        let named = self.resume_point(metadata.remove(SIDECAR_KEY))?;
+        // A position the client named must be kept; one we remember for it is a courtesy, as far as the ring reaches.
+        let remembered = worker.resume_binding(id).filter(|position| self.feed.reaches(*position));
+        let after = named.max(remembered);
         let printed = Value::Object(metadata).to_string();
         Ok(Binding {
             key: BindingKey { owner: worker.number, id: id.into() },
@@ -136,7 +140,7 @@ impl Bus {
 
     pub(super) fn tell_type_owner_of_removal(&self, id: &str, trigger: &Trigger) {
         if let Some(owner) = self.read_registry(|registry| registry.type_owner(&trigger.trigger_type)) {
-            owner.send(frame::unregister_trigger(id, &trigger.trigger_type));
+            owner.send(outbound::unregister_trigger(id, &trigger.trigger_type));
         }
     }
 
@@ -168,7 +172,7 @@ impl Bus {
         });
         if let Some(trigger) = trigger {
             let error = error.map(RawValue::get);
-            let frame = frame::trigger_result(id, &trigger.trigger_type, &trigger.function_id, error);
+            let frame = outbound::trigger_result(id, &trigger.trigger_type, &trigger.function_id, error);
             trigger.subscriber.send(frame);
         }
     }
@@ -202,8 +206,8 @@ pub fn is_reserved(id: &str) -> bool {
     id.starts_with("session::")
 }
 
-fn print_trigger(id: &str, trigger: &Trigger) -> frame::Frame {
-    frame::register_trigger(
+fn print_trigger(id: &str, trigger: &Trigger) -> Frame {
+    outbound::register_trigger(
         id,
         &trigger.trigger_type,
         &trigger.function_id,

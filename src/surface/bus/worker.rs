@@ -1,7 +1,7 @@
 //! Owns: one client's identity on the bus, where its frames go, and what becomes of its results when the socket is lost.
 //! Never: the registrations of a client (registry), the socket (connection).
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 
@@ -9,9 +9,10 @@ use serde::Deserialize;
 use tokio::sync::{Semaphore, oneshot};
 use uuid::Uuid;
 
-use super::frame::{ErrorBody, Frame};
 use super::locked;
+use super::outbound::{ErrorBody, Frame};
 use super::outbox::{Class, Outbox};
+use crate::machine::ids::Position;
 
 /// Results kept for one client that lost its socket.
 const PARKED_BYTES_MAX: usize = 16 << 20;
@@ -47,6 +48,15 @@ pub struct Worker {
     link: Mutex<Link>,
     /// Calls that other workers made and this one has yet to answer.
     waiting: Mutex<HashMap<String, oneshot::Sender<Reply>>>,
+    missed: Mutex<Missed>,
+}
+
+/// Bindings that were live when the socket was lost, and how far they had come. Registered again after a reattach,
+/// they go on from there.
+#[derive(Debug, Default)]
+pub struct Missed {
+    pub since: Option<Position>,
+    pub bindings: HashSet<Arc<str>>,
 }
 
 /// Where frames for a worker go.
@@ -72,6 +82,7 @@ impl Worker {
             about: Mutex::default(),
             link: Mutex::new(Link::Attached(outbox)),
             waiting: Mutex::default(),
+            missed: Mutex::default(),
         }
     }
 
@@ -131,12 +142,13 @@ impl Worker {
         successor.send_result(frame);
     }
 
-    /// The socket is lost. True: there are results to keep for it, or there will be.
-    pub fn detach(&self) -> bool {
+    /// The socket is lost. True: there is something to keep for the worker, or there will be.
+    pub fn detach(&self, missed: Missed) -> bool {
         let mut link = locked(&self.link);
         let Link::Attached(outbox) = &*link else { return false };
         outbox.cut(1001, "the connection is over");
-        let keep = outbox.has_results() || self.calls_in_flight() > 0;
+        let keep = outbox.has_results() || self.calls_in_flight() > 0 || !missed.bindings.is_empty();
+        *locked(&self.missed) = missed;
         *link = if keep { Link::Detached(outbox.clone()) } else { Link::Gone };
         keep
     }
@@ -163,9 +175,16 @@ impl Worker {
         }
         outbox.cut(1000, "superseded: this worker reattached on another connection");
         successor.describe(self.about());
+        *locked(&successor.missed) = std::mem::take(&mut *locked(&self.missed));
         let moved = std::mem::take(&mut *locked(&self.waiting));
         locked(&successor.waiting).extend(moved);
         alive
+    }
+
+    /// From where a binding that is registered again goes on, if it was live on a socket that was lost.
+    pub fn resume_binding(&self, id: &str) -> Option<Position> {
+        let mut missed = locked(&self.missed);
+        if missed.bindings.remove(id) { missed.since } else { None }
     }
 
     /// Notes a call that was passed on to this worker; the receiver gets its answer.

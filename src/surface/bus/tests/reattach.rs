@@ -61,6 +61,32 @@ async fn a_live_socket_is_taken_over_with_its_registrations_and_calls() {
 }
 
 #[tokio::test]
+async fn events_of_the_time_without_a_socket_arrive_after_the_reattach() {
+    let node = Node::start().await;
+    let mut first = node.connect().await;
+    first.register_function("on-event").await;
+    first.bind("b", "session::deleted", json!(null), json!(null)).await;
+    node.publish(1);
+    first.expect("invokefunction").await;
+    let (id, token) = (first.worker_id.clone(), first.token.clone());
+    drop(first);
+    until("the loss is noticed", || node.bus.workers() == 0).await;
+    node.publish(2);
+    node.publish(3);
+    let mut second = come_back(&node, &id, &token).await;
+    second.register_function("on-event").await;
+    second
+        .send(json!({"type": "registertrigger", "id": "b", "trigger_type": "session::deleted",
+            "function_id": "on-event", "config": null}))
+        .await;
+    assert_eq!(second.expect("invokefunction").await["data"]["n"], 2);
+    assert_eq!(second.expect("invokefunction").await["data"]["n"], 3);
+    second.expect("triggerregistrationresult").await;
+    node.publish(4);
+    assert_eq!(second.expect("invokefunction").await["data"]["n"], 4);
+}
+
+#[tokio::test]
 async fn a_result_that_went_into_a_dead_socket_is_sent_again() {
     let node = Node::start().await;
     let mut first = node.connect().await;

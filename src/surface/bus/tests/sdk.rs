@@ -3,6 +3,7 @@
 
 use iii_sdk::protocol::{RegisterTriggerInput, TriggerRequest};
 use iii_sdk::{IIIClient, InitOptions, RegisterFunction, TriggerAction, register_worker};
+use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 
 use super::*;
@@ -61,4 +62,41 @@ async fn the_sdk_serves_functions_and_receives_events() {
     until("the binding is gone", || node.feed.bindings() == 0).await;
     server.shutdown_async().await;
     caller.shutdown_async().await;
+}
+
+/// A proxy whose connections can be cut, as a network does it.
+async fn proxy(node: &Node) -> (String, Arc<Notify>) {
+    let (listener, cut) = (TcpListener::bind("127.0.0.1:0").await.unwrap(), Arc::new(Notify::new()));
+    let (address, target, cutting) = (listener.local_addr().unwrap(), node.address.clone(), cut.clone());
+    tokio::spawn(async move {
+        while let Ok((mut client, _)) = listener.accept().await {
+            let (target, cutting) = (target.clone(), cutting.clone());
+            tokio::spawn(async move {
+                let mut server = TcpStream::connect(&target).await.unwrap();
+                tokio::select! {
+                    _ = tokio::io::copy_bidirectional(&mut client, &mut server) => {}
+                    () = cutting.notified() => {}
+                }
+            });
+        }
+    });
+    (address.to_string(), cut)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_call_of_the_sdk_outlives_its_socket() {
+    let node = Node::start().await;
+    let (address, cut) = proxy(&node).await;
+    let client = register_worker(&format!("ws://{address}/"), InitOptions::default());
+    client.wait_until_registered(SOON).await.expect("registered");
+    let calling = tokio::spawn({
+        let client = client.clone();
+        async move { client.trigger(TriggerRequest::new("session::slow", json!("kept"))).await }
+    });
+    node.service.begun.notified().await;
+    cut.notify_waiters();
+    until("the loss is noticed", || node.bus.workers() == 0).await;
+    node.service.release.notify_one();
+    assert_eq!(calling.await.unwrap().unwrap(), "kept");
+    client.shutdown_async().await;
 }
