@@ -169,6 +169,8 @@ impl Bus {
 
     /// Forgets a client whose socket is lost, except for the results and events it may come back for.
     fn leave(self: &Arc<Self>, worker: &Arc<Worker>) {
+        // First, so that a client that is back already finds itself in one place or the other.
+        self.park(worker);
         let bindings = self.change_registry(|registry| registry.remove_worker(worker.number));
         let since = self.feed.unbind_owner(worker.number);
         let mut missed = Missed { since, ..Missed::default() };
@@ -177,20 +179,9 @@ impl Bus {
             missed.bindings.insert(id);
         }
         worker.stop_replies();
-        if worker.detach(missed) {
-            self.park(worker);
-        }
-    }
-
-    fn park(self: &Arc<Self>, worker: &Arc<Worker>) {
-        {
-            let mut detached = locked(&self.detached);
-            if detached.len() >= DETACHED_WORKERS_MAX
-                && let Some((_, longest)) = detached.pop_first()
-            {
-                longest.forget();
-            }
-            detached.insert(worker.number, worker.clone());
+        if !worker.detach(missed) {
+            locked(&self.detached).remove(&worker.number);
+            return;
         }
         let (bus, worker) = (self.clone(), worker.clone());
         tokio::spawn(async move {
@@ -198,6 +189,16 @@ impl Bus {
             locked(&bus.detached).remove(&worker.number);
             worker.forget();
         });
+    }
+
+    fn park(&self, worker: &Arc<Worker>) {
+        let mut detached = locked(&self.detached);
+        if detached.len() >= DETACHED_WORKERS_MAX
+            && let Some((_, longest)) = detached.pop_first()
+        {
+            longest.forget();
+        }
+        detached.insert(worker.number, worker.clone());
     }
 
     /// A client says who it was before. With the right token it becomes that worker again: registrations and bindings

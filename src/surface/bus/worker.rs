@@ -145,7 +145,15 @@ impl Worker {
     /// The socket is lost. True: there is something to keep for the worker, or there will be.
     pub fn detach(&self, missed: Missed) -> bool {
         let mut link = locked(&self.link);
-        let Link::Attached(outbox) = &*link else { return false };
+        let outbox = match &*link {
+            Link::Attached(outbox) => outbox,
+            Link::Moved(successor) => {
+                // It came back while its old socket was being cleared away.
+                successor.note_missed(missed);
+                return false;
+            }
+            Link::Detached(_) | Link::Gone => return false,
+        };
         outbox.cut(1001, "the connection is over");
         let keep = outbox.has_results() || self.calls_in_flight() > 0 || !missed.bindings.is_empty();
         *locked(&self.missed) = missed;
@@ -175,10 +183,16 @@ impl Worker {
         }
         outbox.cut(1000, "superseded: this worker reattached on another connection");
         successor.describe(self.about());
-        *locked(&successor.missed) = std::mem::take(&mut *locked(&self.missed));
+        successor.note_missed(std::mem::take(&mut *locked(&self.missed)));
         let moved = std::mem::take(&mut *locked(&self.waiting));
         locked(&successor.waiting).extend(moved);
         alive
+    }
+
+    fn note_missed(&self, missed: Missed) {
+        if !missed.bindings.is_empty() {
+            *locked(&self.missed) = missed;
+        }
     }
 
     /// From where a binding that is registered again goes on, if it was live on a socket that was lost.
