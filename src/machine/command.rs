@@ -46,18 +46,47 @@ pub struct Stamped {
 /// What the caller is told.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Answer {
-    Created { meta: SessionMeta },
-    Ensured { meta: SessionMeta, created: bool },
-    MetaSet { meta: SessionMeta },
-    StatusSet { status: SessionStatus, previous: SessionStatus },
-    Deleted { deleted: bool },
-    Appended { entry_id: EntryId, parent_id: Option<EntryId>, timestamp: i64 },
-    AppendedMany { entry_ids: Vec<EntryId> },
-    Updated { updated: bool, revision: u64 },
-    Forked { meta: SessionMeta },
-    LeafSet { entry_id: EntryId },
+    Created {
+        meta: SessionMeta,
+    },
+    Ensured {
+        meta: SessionMeta,
+        created: bool,
+    },
+    MetaSet {
+        meta: SessionMeta,
+    },
+    StatusSet {
+        status: SessionStatus,
+        previous: SessionStatus,
+    },
+    Deleted {
+        deleted: bool,
+    },
+    Appended {
+        entry_id: EntryId,
+        parent_id: Option<EntryId>,
+        timestamp: i64,
+    },
+    AppendedMany {
+        entry_ids: Vec<EntryId>,
+    },
+    Updated {
+        updated: bool,
+        revision: u64,
+    },
+    /// A patched update met another content than it was made for; nothing happened. Only proposers see this.
+    BaseMoved,
+    Forked {
+        meta: SessionMeta,
+    },
+    LeafSet {
+        entry_id: EntryId,
+    },
     Stored,
-    Published { published: u64 },
+    Published {
+        published: u64,
+    },
 }
 
 /// All that applying one command brings about. A refusal changes nothing and reports nothing.

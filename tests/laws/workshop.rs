@@ -103,6 +103,7 @@ pub fn told(answer: &Result<Answer, Refusal>) -> Result<Value, String> {
         Answer::LeafSet { entry_id } => json!({ "active_leaf": entry_id }),
         Answer::Stored => json!({ "ok": true }),
         Answer::Published { published } => json!({ "published": published }),
+        Answer::BaseMoved => json!("base moved"),
     })
 }
 

@@ -17,11 +17,12 @@ use crate::machine::apply::set_active_leaf::SetActiveLeaf;
 use crate::machine::apply::set_meta::SetMeta;
 use crate::machine::apply::set_status::SetStatus;
 use crate::machine::apply::store::{Envelope, StoreWrite};
-use crate::machine::apply::update_message::UpdateMessage;
+use crate::machine::apply::update_message::{NewContent, UpdateMessage};
 use crate::machine::entry::Body;
 use crate::machine::event::EventKind;
 use crate::machine::json::{Json, Object};
 use crate::machine::message::{Message, Role};
+use crate::machine::patch::Patch;
 use crate::machine::session::{SessionMeta, SessionStatus};
 use crate::machine::stamp::Stamp;
 use crate::machine::{Command, Stamped};
@@ -126,8 +127,17 @@ fn append() -> impl Strategy<Value = AppendEntry> {
     )
 }
 
+fn content() -> impl Strategy<Value = NewContent> {
+    prop_oneof![
+        json_text().prop_map(NewContent::Full),
+        any::<(u64, u64, u64, u64, Vec<u8>)>().prop_map(|(base_revision, base_hash, head, tail, middle)| {
+            NewContent::Patch(Patch { base_revision, base_hash, head, tail, middle })
+        }),
+    ]
+}
+
 fn update() -> impl Strategy<Value = UpdateMessage> {
-    (text(), text(), json_text(), prop::option::of(json_text()), any::<Option<u64>>()).prop_map(
+    (text(), text(), content(), prop::option::of(json_text()), any::<Option<u64>>()).prop_map(
         |(session_id, entry_id, content, details, expected_revision)| UpdateMessage {
             session_id: session_id.into(),
             entry_id: entry_id.into(),
