@@ -12,7 +12,7 @@ use super::apply::set_status::SetStatus;
 use super::apply::store::StoreWrite;
 use super::apply::update_message::UpdateMessage;
 use super::event::Event;
-use super::ids::{EntryId, SessionId};
+use super::ids::{EntryId, RequestId, SessionId};
 use super::refusal::Refusal;
 use super::session::{SessionMeta, SessionStatus};
 use super::stamp::Stamp;
@@ -39,7 +39,9 @@ pub enum Command {
 pub struct Stamped {
     pub stamp: Stamp,
     /// Names this proposal across retries; a repeat is answered with the first outcome.
-    pub request_id: u128,
+    pub request_id: RequestId,
+    /// Whether this is a retry: an earlier attempt under the same id may have been applied.
+    pub repeated: bool,
     pub command: Command,
 }
 
@@ -77,6 +79,9 @@ pub enum Answer {
     },
     /// A patched update met another content than it was made for; nothing happened. Only proposers see this.
     BaseMoved,
+    /// A retry came after its first attempt could be remembered: whether that was applied is not known, and nothing
+    /// happened now.
+    Forgotten,
     Forked {
         meta: SessionMeta,
     },

@@ -20,6 +20,7 @@ use crate::machine::apply::store::{Envelope, StoreWrite};
 use crate::machine::apply::update_message::{NewContent, UpdateMessage};
 use crate::machine::entry::Body;
 use crate::machine::event::EventKind;
+use crate::machine::ids::RequestId;
 use crate::machine::json::{Json, Object};
 use crate::machine::message::{Message, Role};
 use crate::machine::patch::Patch;
@@ -183,8 +184,9 @@ proptest! {
     #[test]
     fn every_stamped_command_reads_back_as_written(
         command in command(), at_ms in any::<i64>(), seed in any::<u128>(), request_id in any::<u128>(),
+        repeated: bool,
     ) {
-        let stamped = Stamped { stamp: Stamp { at_ms, seed }, request_id, command };
+        let stamped = Stamped { stamp: Stamp { at_ms, seed }, request_id: RequestId(request_id), repeated, command };
         let order = Order::new(stamped.clone());
         let back = Order::read(order.encoded().clone()).unwrap();
         prop_assert_eq!(back.stamped(), &stamped);
@@ -225,7 +227,8 @@ fn golden() -> Entry {
         origin: Some(Json::adopt("{}")),
         body: Body::Message(Message { role: Role::Assistant, body: Json::adopt("{\"x\":1}") }),
     });
-    let order = Order::new(Stamped { stamp: Stamp { at_ms: 5, seed: 1 }, request_id: 2, command });
+    let order =
+        Order::new(Stamped { stamp: Stamp { at_ms: 5, seed: 1 }, request_id: RequestId(2), repeated: false, command });
     Entry { id: LogId { term: 3, leader: 1, index: 300 }, payload: Payload::Command(order) }
 }
 

@@ -21,7 +21,7 @@ use crate::machine::apply::store::{Envelope, StoreWrite};
 use crate::machine::apply::update_message::{NewContent, UpdateMessage};
 use crate::machine::entry::Body;
 use crate::machine::event::EventKind;
-use crate::machine::ids::{EntryId, SessionId};
+use crate::machine::ids::{EntryId, RequestId, SessionId};
 use crate::machine::json::{Json, Object};
 use crate::machine::message::{Message, Role};
 use crate::machine::patch::Patch;
@@ -70,7 +70,7 @@ impl PartialEq for Order {
 
 impl fmt::Debug for Order {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "order {:032x} of {} bytes", self.0.stamped.request_id, self.0.encoded.len())
+        write!(f, "order {:032x} of {} bytes", self.0.stamped.request_id.0, self.0.encoded.len())
     }
 }
 
@@ -84,7 +84,8 @@ fn encode(stamped: &Stamped) -> Bytes {
     let spelled = proto::StampedCommand {
         at_ms: stamped.stamp.at_ms,
         seed: Bytes::copy_from_slice(&stamped.stamp.seed.to_be_bytes()),
-        request_id: Bytes::copy_from_slice(&stamped.request_id.to_be_bytes()),
+        request_id: Bytes::copy_from_slice(&stamped.request_id.0.to_be_bytes()),
+        repeated: stamped.repeated,
         command: Some(spell(&stamped.command)),
     };
     spelled.encode_to_vec().into()
@@ -97,7 +98,8 @@ fn decode(bytes: Bytes) -> Result<Stamped, Unreadable> {
         .ok_or_else(|| Unreadable("command: none this version knows; it was written by a newer one".to_owned()))?;
     Ok(Stamped {
         stamp: Stamp { at_ms: spelled.at_ms, seed: wide(&spelled.seed, "seed")? },
-        request_id: wide(&spelled.request_id, "request_id")?,
+        request_id: RequestId(wide(&spelled.request_id, "request_id")?),
+        repeated: spelled.repeated,
         command: understand(command)?,
     })
 }
