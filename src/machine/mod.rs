@@ -15,7 +15,6 @@ pub mod ids;
 pub mod json;
 pub mod law;
 pub mod message;
-pub mod patch;
 pub mod path;
 pub mod query;
 pub mod refusal;

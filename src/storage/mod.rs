@@ -4,7 +4,6 @@
 //! files; snapshot files; key families with their codecs; on-disk versions.
 //! May touch: the machine's vocabulary. Never: decide anything about sessions.
 
-pub mod answers;
 pub mod kv;
 pub mod keys;
 pub mod records;

@@ -6,11 +6,11 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use session_manager::machine::ids::RequestId;
 use session_manager::machine::stamp::Stamp;
 use session_manager::machine::{Command, Found, Query};
 use session_manager::proposal::local::LocalAdapter;
 use session_manager::proposal::mint::Mint;
+use session_manager::proposal::raft::{RaftAdapter, RaftSettings};
 use session_manager::proposal::{Adapter, Undone};
 use session_manager::requests::Limits;
 use session_manager::surface::Service;
@@ -24,15 +24,18 @@ use crate::hearing::Ear;
 pub enum Kind {
     Memory,
     Jsonl,
+    /// The raft adapter: a cluster of one over the log, with its state in sled.
+    Sled,
 }
 
 impl Kind {
-    pub const ALL: [Kind; 2] = [Kind::Memory, Kind::Jsonl];
+    pub const ALL: [Kind; 3] = [Kind::Memory, Kind::Jsonl, Kind::Sled];
 
     pub fn name(self) -> &'static str {
         match self {
             Kind::Memory => "memory",
             Kind::Jsonl => "jsonl",
+            Kind::Sled => "sled",
         }
     }
 
@@ -40,7 +43,8 @@ impl Kind {
     pub fn runs(self, tags: &[String]) -> bool {
         tags.iter().all(|tag| match (self, tag.as_str()) {
             (Kind::Memory, "durable" | "jsonl" | "sled") => false,
-            (Kind::Jsonl, "sled") => false,
+            (Kind::Jsonl, "sled" | "not-jsonl") => false,
+            (Kind::Sled, "jsonl") => false,
             (_, _) => true,
         })
     }
@@ -57,10 +61,6 @@ pub struct CountingMint {
 }
 
 impl CountingMint {
-    fn count(&self) -> u128 {
-        u128::from(self.next.fetch_add(1, Ordering::SeqCst))
-    }
-
     pub fn shift(&self, by_ms: i64) {
         self.now_ms.fetch_add(by_ms, Ordering::SeqCst);
     }
@@ -68,11 +68,11 @@ impl CountingMint {
 
 impl Mint for CountingMint {
     fn stamp(&self) -> Stamp {
-        Stamp { at_ms: self.now_ms.fetch_add(1, Ordering::SeqCst), seed: self.count() }
+        Stamp { at_ms: self.now_ms.fetch_add(1, Ordering::SeqCst), seed: self.request_id() }
     }
 
-    fn request_id(&self) -> RequestId {
-        RequestId::new(self.now_ms.load(Ordering::SeqCst), self.count())
+    fn request_id(&self) -> u128 {
+        u128::from(self.next.fetch_add(1, Ordering::SeqCst))
     }
 }
 
@@ -89,7 +89,13 @@ pub struct Node {
 struct Running {
     calls: Arc<Calls>,
     adapter: Arc<dyn Adapter>,
-    close: Box<dyn FnOnce() + Send>,
+    close: Close,
+}
+
+/// Each adapter ends in its own way.
+enum Close {
+    Local(Arc<LocalAdapter>),
+    Raft(Arc<RaftAdapter>),
 }
 
 #[derive(Debug, Clone)]
@@ -120,15 +126,22 @@ impl Node {
     }
 
     async fn open(&mut self) {
-        let (adapter, close): (Arc<dyn Adapter>, Box<dyn FnOnce() + Send>) = match self.kind {
+        let (mint, ear) = (self.mint.clone(), self.ear.clone());
+        let (adapter, close): (Arc<dyn Adapter>, Close) = match self.kind {
             Kind::Memory => {
-                let adapter = Arc::new(LocalAdapter::memory(self.mint.clone(), self.ear.clone()));
-                (adapter.clone(), Box::new(move || adapter.close()))
+                let adapter = Arc::new(LocalAdapter::memory(mint, ear));
+                (adapter.clone(), Close::Local(adapter))
             }
             Kind::Jsonl => {
-                let adapter = LocalAdapter::open_jsonl(self.data(), self.mint.clone(), self.ear.clone());
-                let adapter = Arc::new(adapter.expect("the data directory opens"));
-                (adapter.clone(), Box::new(move || adapter.close()))
+                let adapter = LocalAdapter::open_jsonl(self.data(), mint, ear).expect("the data directory opens");
+                let adapter = Arc::new(adapter);
+                (adapter.clone(), Close::Local(adapter))
+            }
+            Kind::Sled => {
+                let settings = RaftSettings::new(self.data(), 1);
+                let adapter = RaftAdapter::open(settings, mint, ear).await.expect("the data directory opens");
+                let adapter = Arc::new(adapter);
+                (adapter.clone(), Close::Raft(adapter))
             }
         };
         let calls = Arc::new(Calls::new(self.settings.runtime(&adapter)));
@@ -139,7 +152,13 @@ impl Node {
     pub async fn stop(&mut self) {
         if let Some(running) = self.running.take() {
             drop((running.calls, running.adapter));
-            tokio::task::spawn_blocking(running.close).await.expect("the node stops");
+            match running.close {
+                Close::Local(adapter) => {
+                    let closed = tokio::task::spawn_blocking(move || adapter.close()).await;
+                    closed.expect("the node stops");
+                }
+                Close::Raft(adapter) => adapter.shutdown().await,
+            }
             self.ear.restart();
         }
     }

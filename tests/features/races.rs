@@ -1,5 +1,7 @@
 //! Owns: the sentences about many clients at once. Each client is a task of its own.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use cucumber::{then, when};
 use serde_json::{Value, json};
 
@@ -35,6 +37,57 @@ async fn append_the_same_entry(world: &mut World, count: usize, entry_id: String
     .await;
     let answers: Result<Vec<Value>, String> = answers.into_iter().collect();
     world.answer = Some(answers.map(|answers| json!({ "answers": answers })));
+}
+
+#[when(regex = r#"^(\d+) clients call "(.*?)" with (\{.*\}) at once$"#)]
+async fn call_at_once(world: &mut World, count: usize, function: String, body: String) {
+    let calls = world.node.calls();
+    let body = world.expand(&body);
+    let answers = clients(count, |_| {
+        let (calls, function, body) = (calls.clone(), function.clone(), body.clone());
+        async move { call(&calls, &function, &body).await.expect("the function exists") }
+    })
+    .await;
+    let answers: Result<Vec<Value>, String> = answers.into_iter().collect();
+    world.answer = Some(answers.map(|answers| json!({ "answers": answers })));
+}
+
+/// How many of the answers have this shape.
+fn told(world: &mut World, shape: &str) -> usize {
+    let expected = world.expected(shape);
+    let answers = world.answered();
+    let answers = answers["answers"].as_array().expect("answers");
+    let is_told = |answer: &&Value| words::compare(&expected, answer, false, &mut words::Variables::new()).is_ok();
+    answers.iter().filter(is_told).count()
+}
+
+#[then(regex = r"^(\d+) of them is told (\{.*\}) and (\d+) are told (\{.*\})$")]
+async fn some_are_told(world: &mut World, some: usize, one: String, others: usize, other: String) {
+    assert_eq!((told(world, &one), told(world, &other)), (some, others));
+}
+
+#[then(regex = r"^all (\d+) of them are told (\{.*\})$")]
+async fn all_are_told(world: &mut World, count: usize, shape: String) {
+    assert_eq!(told(world, &shape), count);
+}
+
+#[then(regex = r#"^the answers' "(.*?)" are all different$"#)]
+async fn all_different(world: &mut World, field: String) {
+    let answers = world.answered();
+    let answers = answers["answers"].as_array().expect("answers");
+    let values: BTreeSet<String> = answers.iter().map(|answer| answer[&field].to_string()).collect();
+    assert_eq!(values.len(), answers.len());
+}
+
+#[then(regex = r#"^the roles in "(.*?)" repeat (".*")$"#)]
+async fn roles_repeat(world: &mut World, session_id: String, roles: String) {
+    let request = json!({ "session_id": session_id, "limit": 500 }).to_string();
+    let page = world.read("session::messages", &request).await.unwrap();
+    let roles: Vec<String> = serde_json::from_str(&format!("[{roles}]")).expect("names");
+    for (item, role) in page["messages"].as_array().expect("a page").iter().zip(roles.iter().cycle()) {
+        assert_eq!(item["message"]["role"], json!(role));
+    }
+    world.duties.state = true;
 }
 
 #[then("all of them got the same answer")]
@@ -85,7 +138,7 @@ async fn one_unbroken_chain(world: &mut World, session_id: String, count: usize)
         .iter()
         .map(|item| item["message"]["content"][0]["text"].as_str().unwrap())
         .collect();
-    let mut next = std::collections::BTreeMap::<&str, usize>::new();
+    let mut next = BTreeMap::<&str, usize>::new();
     for text in texts {
         let (client, n) = text.split_once('/').unwrap();
         let due = next.entry(client).or_default();
@@ -144,7 +197,7 @@ async fn holds_every_update(world: &mut World, entry_id: String, session_id: Str
     let entry = world.read("session::get-message", &read).await.unwrap();
     assert_eq!(entry["entry"]["revision"], json!(revision));
     let content = entry["entry"]["message"]["content"].as_array().unwrap();
-    let texts: std::collections::BTreeSet<&str> = content.iter().map(|block| block["text"].as_str().unwrap()).collect();
+    let texts: BTreeSet<&str> = content.iter().map(|block| block["text"].as_str().unwrap()).collect();
     // The message's first words, then each update once.
     assert_eq!((content.len(), texts.len()), (lines + 1, lines + 1));
     world.duties.state = true;

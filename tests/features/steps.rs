@@ -1,7 +1,10 @@
 //! Owns: the sentences of the feature files about calls, answers, events and state.
 
+use std::sync::Arc;
+
 use cucumber::gherkin::Step;
 use cucumber::{given, then, when};
+use futures::FutureExt;
 use serde_json::{Value, json};
 
 use crate::hearing::Heard;
@@ -82,6 +85,19 @@ async fn the_data_lives_elsewhere(world: &mut World) {
     world.node.configure(|settings| settings.authoritative = false);
 }
 
+#[given(regex = r#"^the configuration says nonsense: "(.*)"$"#)]
+async fn the_configuration_says_nonsense(world: &mut World, why: String) {
+    world.node.calls().on_reload(Arc::new(move || {
+        let why = why.clone();
+        async move { Err(why) }.boxed()
+    }));
+}
+
+#[given("the configuration is good")]
+async fn the_configuration_is_good(world: &mut World) {
+    world.node.calls().on_reload(Arc::new(|| async { Ok(()) }.boxed()));
+}
+
 // What is done.
 
 #[when(regex = r#"^I call "(.*?)" with (\{.*\})$"#)]
@@ -105,6 +121,74 @@ async fn the_node_restarts(world: &mut World) {
     world.node.hear_out().await;
     world.before = world.node.everything().await;
     world.node.restart().await;
+}
+
+// Files, where there are any.
+
+#[given(regex = r#"^the node is stopped$"#)]
+async fn the_node_is_stopped(world: &mut World) {
+    world.node.hear_out().await;
+    world.before = world.node.everything().await;
+    world.node.stop().await;
+}
+
+#[given("the node has started again")]
+#[when("the node starts again")]
+async fn the_node_starts(world: &mut World) {
+    world.node.restart().await;
+}
+
+#[given(regex = r#"^the file "(.*?)" says:$"#)]
+async fn the_file_says(world: &mut World, name: String, step: &Step) {
+    let text = world.expand(docstring(step).trim_start_matches('\n'));
+    std::fs::write(world.node.data().join(name), text).expect("the file can be written");
+}
+
+/// Adds what a crash in the middle of a write, or a bad disk, leaves behind.
+#[given(regex = r#"^the end of the file "(.*?)" is (.*)$"#)]
+async fn the_end_of_the_file_is(world: &mut World, name: String, text: String) {
+    let path = world.node.data().join(name);
+    let mut content = std::fs::read_to_string(&path).expect("the file can be read");
+    content.push_str(&world.expand(&text));
+    std::fs::write(path, content).expect("the file can be written");
+}
+
+#[given(regex = r#"^in the file "(.*?)" the line with (.*) is damaged$"#)]
+async fn a_line_is_damaged(world: &mut World, name: String, word: String) {
+    let path = world.node.data().join(name);
+    let content = std::fs::read_to_string(&path).expect("the file can be read");
+    assert!(content.contains(&word), "{word} is not in {content}");
+    let damaged = content.lines().map(|line| if line.contains(&word) { "{\"type\": \u{fffd}" } else { line });
+    std::fs::write(path, damaged.map(|line| format!("{line}\n")).collect::<String>()).expect("the file can be written");
+}
+
+#[then(regex = r#"^the data directory holds exactly the files (".*")$"#)]
+async fn the_files_are(world: &mut World, expected: String) {
+    let entries = std::fs::read_dir(world.node.data()).expect("the directory can be read");
+    let mut found: Vec<String> =
+        entries.map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned()).collect();
+    found.retain(|name| name.ends_with(".jsonl"));
+    found.sort();
+    assert_eq!(found, names(&expected));
+    world.duties.state = true;
+}
+
+/// Each line is one record; the last one of each kind, and per entry, counts.
+#[then(regex = r#"^the last records of the file "(.*?)" are:$"#)]
+async fn the_last_records_are(world: &mut World, name: String, step: &Step) {
+    let content = std::fs::read_to_string(world.node.data().join(name)).expect("the file can be read");
+    assert!(content.ends_with('\n'), "a record ends with its line");
+    let mut last: Vec<(String, Value)> = Vec::new();
+    for line in content.lines() {
+        let record: Value = serde_json::from_str(line).expect("a line is JSON");
+        let key = format!("{} {}", record["type"], record.pointer("/entry/id").unwrap_or(&Value::Null));
+        last.retain(|(old, _)| *old != key);
+        last.push((key, record));
+    }
+    last.sort_by(|a, b| a.0.cmp(&b.0));
+    let records: Vec<Value> = last.into_iter().map(|(_, record)| record).collect();
+    world.compare(docstring(step), &Value::Array(records), true);
+    world.duties.state = true;
 }
 
 // The answer.
@@ -146,6 +230,13 @@ async fn it_fails_saying(world: &mut World, code: String, words: String) {
     let error = world.failed();
     assert!(error.starts_with(&format!("{code}: ")), "{error}");
     assert!(error.contains(&words), "{words:?} is not in: {error}");
+}
+
+#[then(regex = r#"^it fails with "(session/[a-z_]+)", in fewer than (\d+) characters$"#)]
+async fn it_fails_briefly(world: &mut World, code: String, length: usize) {
+    let error = world.failed();
+    assert!(error.starts_with(&format!("{code}: ")), "{error}");
+    assert!(error.chars().count() < length, "{} characters", error.chars().count());
 }
 
 #[then("there is no such function")]
@@ -263,6 +354,13 @@ async fn the_transcript_is(world: &mut World, session_id: String, ids: String) {
 async fn the_transcript_is_empty(world: &mut World, session_id: String) {
     assert_eq!(transcript(world, &session_id).await, Vec::<String>::new());
     world.duties.state = true;
+}
+
+/// The same sessions, entries, leaves and times as before the restart.
+#[then("everything is as it was")]
+async fn everything_is_as_it_was(world: &mut World) {
+    nothing_changed(world).await;
+    world.duties.answer = true;
 }
 
 #[then("nothing changed")]

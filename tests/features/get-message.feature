@@ -1,0 +1,74 @@
+Feature: session::get-message reads one entry
+
+  # Prevents: an entry that comes back without its place, its time or its revision.
+  Scenario: A message is read whole
+    Given a session "s"
+    And "s" holds the messages "a"
+    And I asked "session::append" with {"session_id": "s", "entry_id": "b", "message": "<assistant:hi>", "origin": {"n": 1}} and was told {"timestamp": "<then>"}
+    When I call "session::get-message" with {"session_id": "s", "entry_id": "b"}
+    Then it answers exactly {"entry": {"kind": "message", "id": "b", "parent_id": "a", "timestamp": "<then>", "revision": 0, "origin": {"n": 1}, "message": "<assistant:hi>"}}
+    And no event fired
+    And nothing changed
+
+  # Prevents: bookkeeping that can be written but not read.
+  Scenario: A custom entry is read as what it is
+    Given a session "s"
+    And I called "session::append" with {"session_id": "s", "entry_id": "c", "custom": {"custom_type": "mark", "data": {"n": 1}}}
+    When I call "session::get-message" with {"session_id": "s", "entry_id": "c"}
+    Then it answers {"entry": {"kind": "custom", "id": "c", "parent_id": "<absent>", "revision": 0, "custom_type": "mark", "data": {"n": 1}, "message": "<absent>"}}
+    And no event fired
+    And nothing changed
+
+  # Prevents: readers having to tell an error from an absence.
+  Scenario: An unknown entry is null
+    Given a session "s"
+    And "s" holds the messages "a"
+    When I call "session::get-message" with {"session_id": "s", "entry_id": "b"}
+    Then it answers null
+    And no event fired
+    And nothing changed
+
+  # Prevents: the same, one level up.
+  Scenario: An unknown session is null
+    When I call "session::get-message" with {"session_id": "nobody", "entry_id": "a"}
+    Then it answers null
+    And no event fired
+    And reading "session::list" with {} answers {"sessions": []}
+
+  # Prevents: an entry being found in a session it does not belong to.
+  Scenario: An entry of another session is null
+    Given a session "s"
+    And a session "t"
+    And "t" holds the messages "a"
+    When I call "session::get-message" with {"session_id": "s", "entry_id": "a"}
+    Then it answers null
+    And no event fired
+    And nothing changed
+
+  # Prevents: entries off the active path being out of reach.
+  Scenario: An entry on an abandoned branch is still there
+    Given a session "s"
+    And "s" holds the messages "a", "b"
+    And I called "session::append" with {"session_id": "s", "entry_id": "x", "parent_id": "a", "message": "<user:x>"}
+    When I call "session::get-message" with {"session_id": "s", "entry_id": "b"}
+    Then it answers {"entry": {"id": "b", "parent_id": "a", "message": "<user:b>"}}
+    And no event fired
+    And nothing changed
+
+  # Prevents: a reader seeing yesterday's words after an update was answered.
+  Scenario: The latest revision is read
+    Given a session "s"
+    And "s" holds the messages "a"
+    And I called "session::update-message" with {"session_id": "s", "entry_id": "a", "content": "<content:new>"}
+    When I call "session::get-message" with {"session_id": "s", "entry_id": "a"}
+    Then it answers {"entry": {"revision": 1, "message": "<user:new>"}}
+    And no event fired
+    And nothing changed
+
+  # Prevents: a forgotten field being read as an absence.
+  Scenario: A request without an entry id is refused
+    Given a session "s"
+    When I call "session::get-message" with {"session_id": "s"}
+    Then it fails with "session/invalid_request", saying "entry_id"
+    And no event fired
+    And nothing changed
