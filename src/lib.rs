@@ -15,6 +15,7 @@ pub mod machine;
 pub mod storage;
 pub mod events;
 pub mod config;
+pub mod node;
 
 pub mod proto;
 pub mod observe;

@@ -2,9 +2,12 @@
 //! Never: decide anything about sessions.
 
 use std::fmt;
+use std::io::IsTerminal;
 use std::process::exit;
 
 use tracing_subscriber::EnvFilter;
+
+use crate::storage::contained::is_contained;
 
 /// What a node logs unless told otherwise. The consensus library narrates every heartbeat at `info`.
 pub const DEFAULT_LEVEL: &str = "info,openraft=warn";
@@ -39,7 +42,8 @@ pub fn start_logging(format: LogFormat, level: &str) -> Result<(), BadLevel> {
     let filter = EnvFilter::builder()
         .parse(level)
         .map_err(|error| BadLevel(format!("log level {level:?}: {error}; try error, warn, info, debug or trace")))?;
-    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    let colours = std::io::stderr().is_terminal();
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(colours);
     let started = match format {
         LogFormat::Text => log.with_target(false).try_init(),
         LogFormat::Json => log.json().flatten_event(true).with_current_span(false).try_init(),
@@ -55,6 +59,10 @@ pub fn start_logging(format: LogFormat, level: &str) -> Result<(), BadLevel> {
 /// A node that limps on with a dead task would answer some calls and hang on others.
 pub fn end_process_on_panic() {
     std::panic::set_hook(Box::new(|panic| {
+        if is_contained() {
+            tracing::warn!(panic = panic.payload_as_str(), "caught");
+            return;
+        }
         let message = panic.payload_as_str().unwrap_or("no message");
         let place = panic.location().map(ToString::to_string).unwrap_or_default();
         tracing::error!(

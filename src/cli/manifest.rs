@@ -4,6 +4,8 @@ use std::process::ExitCode;
 
 use serde_json::{Value, json};
 
+use crate::config::Config;
+
 /// Where a release runs: what the tests of this repository are expected to pass on.
 const SUPPORTED_TARGETS: [&str; 5] = [
     "aarch64-apple-darwin",
@@ -18,6 +20,7 @@ fn manifest() -> Value {
         "name": env!("CARGO_PKG_NAME"),
         "version": env!("CARGO_PKG_VERSION"),
         "description": env!("CARGO_PKG_DESCRIPTION"),
+        "default_config": Config::default(),
         "supported_targets": SUPPORTED_TARGETS,
     })
 }
@@ -34,7 +37,7 @@ mod tests {
     #[test]
     fn the_manifest_names_what_the_bus_needs() {
         let manifest = manifest();
-        for field in ["name", "version", "description", "supported_targets"] {
+        for field in ["name", "version", "description", "default_config", "supported_targets"] {
             assert!(manifest.get(field).is_some(), "{field} is missing");
         }
     }

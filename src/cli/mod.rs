@@ -3,9 +3,11 @@
 //! Owns: arguments, exit codes, what is printed. Reaches a running node only through its public doors.
 //! Never: state, storage, the wire.
 
+mod bench;
 mod call;
 mod connect;
 mod manifest;
+mod serve;
 mod tail;
 
 use std::fmt::Display;
@@ -15,13 +17,15 @@ use clap::{Parser, Subcommand};
 
 /// The answer of a call was an error.
 pub const EXIT_REFUSED: u8 = 1;
+/// The node broke off while it ran: a disk that fails, consensus that stopped. A restart recovers from disk.
+pub const EXIT_FAILED: u8 = 1;
 /// The program could not do what was asked: bad arguments, bad configuration, a port or a directory it cannot have.
 pub const EXIT_UNUSABLE: u8 = 2;
 
 const EXAMPLES: &str = "\
 Examples:
   session-manager                                     run a node: 127.0.0.1:49134, data in ./data
-  session-manager --listen 0.0.0.0:49134 --data-dir /var/lib/session-manager
+  session-manager --listen 127.0.0.1:50000 --data-dir /var/lib/session-manager
   session-manager call session::create '{\"title\": \"Hello\"}'
   session-manager tail
   session-manager --manifest";
@@ -34,14 +38,19 @@ struct Program {
     #[arg(long)]
     manifest: bool,
 
+    #[command(flatten)]
+    serve: serve::ServeArgs,
+
     #[command(subcommand)]
     command: Option<Subcommands>,
 }
 
 #[derive(Debug, Subcommand)]
 enum Subcommands {
+    Serve(serve::ServeArgs),
     Call(call::CallArgs),
     Tail(tail::TailArgs),
+    Bench(bench::BenchArgs),
 }
 
 /// Parses the arguments and runs what they ask for.
@@ -51,9 +60,11 @@ pub fn run() -> ExitCode {
         return manifest::print();
     }
     match program.command {
-        None => ExitCode::SUCCESS,
+        None => serve::run(program.serve),
+        Some(Subcommands::Serve(args)) => serve::run(args),
         Some(Subcommands::Call(args)) => call::run(args),
         Some(Subcommands::Tail(args)) => tail::run(args),
+        Some(Subcommands::Bench(args)) => bench::run(args),
     }
 }
 

@@ -12,7 +12,6 @@
 use std::fmt;
 use std::fs::{self, OpenOptions};
 use std::io;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -22,6 +21,7 @@ use bytes::Bytes;
 
 use super::flush_file;
 use crate::machine::refusal::Fault;
+use crate::storage::contained::contain;
 use crate::storage::files;
 use crate::storage::keys;
 use crate::storage::kv::{Changed, Kv, Visit};
@@ -286,12 +286,12 @@ fn open_sled(dir: &Path) -> Result<Db, OpenFault> {
     loop {
         let config = Config::new().path(dir).cache_capacity(CACHE_BYTES).flush_every_ms(None).use_compression(false);
         // Sled asserts where it reads what it cannot explain; for us that is damage like any other.
-        let opened = catch_unwind(AssertUnwindSafe(|| config.open()));
+        let opened = contain(|| config.open());
         let error = match opened {
-            Ok(Ok(db)) => return Ok(db),
-            Ok(Err(::sled::Error::Io(error))) => error,
-            Ok(Err(error)) => return Err(OpenFault::Damaged(format!("sled: {error}"))),
-            Err(_) => return Err(OpenFault::Damaged("sled panicked while it opened".to_owned())),
+            Some(Ok(db)) => return Ok(db),
+            Some(Err(::sled::Error::Io(error))) => error,
+            Some(Err(error)) => return Err(OpenFault::Damaged(format!("sled: {error}"))),
+            None => return Err(OpenFault::Damaged("sled panicked while it opened".to_owned())),
         };
         let busy = error.to_string().contains("could not acquire lock");
         if busy && Instant::now() < give_up {

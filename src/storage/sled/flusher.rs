@@ -2,13 +2,13 @@
 //! Never: gives up a layer that sled does not have yet. A disk that is full now may have room later.
 
 use std::io;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use super::{FLUSH_BYTES, Shared};
 use crate::machine::refusal::Fault;
+use crate::storage::contained::contain;
 use crate::storage::kv::Changed;
 
 /// How long a commit stays in memory only, and how long a failed flush rests before the next try.
@@ -51,8 +51,7 @@ pub fn flush(shared: &Shared) -> Result<(), Fault> {
     let Some(layer) = next_layer(shared) else { return Ok(()) };
     let base = Arc::clone(&shared.layers().base);
     // Sled asserts where it should answer; the layer is still here, so its panic is one more failed try.
-    catch_unwind(AssertUnwindSafe(|| base.flush(&layer)))
-        .unwrap_or_else(|_| Err(Fault("sled panicked during a flush".to_owned())))?;
+    contain(|| base.flush(&layer)).unwrap_or_else(|| Err(Fault("sled panicked during a flush".to_owned())))?;
     shared.layers_mut().frozen = None;
     Ok(())
 }

@@ -1,0 +1,116 @@
+//! Owns: the stores the figures are taken from: sessions and transcripts of a given size, built through the HTTP door.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tokio::task::JoinSet;
+
+use super::http::Caller;
+
+/// Enough callers for one fsync to serve many of them.
+const CALLERS: usize = 128;
+/// The size of a batch of `session::append-many`.
+const BATCH: usize = 1_000;
+/// The length of a message's text.
+const TEXT_BYTES: usize = 1_024;
+
+/// Sessions are spread so that in the small store too every filter fills a page of 50: one in four belongs to an owner,
+/// one in five is working, one in twenty both.
+pub const OWNERS: usize = 4;
+pub const WORKING: usize = 5;
+
+#[derive(Deserialize)]
+struct Created {
+    session_id: String,
+}
+
+#[derive(Deserialize)]
+struct Page {
+    next_cursor: Option<String>,
+}
+
+/// Creates `count` sessions with many callers at once.
+pub async fn build_sessions(node: SocketAddr, count: usize) -> Result<(), String> {
+    let next = Arc::new(AtomicUsize::new(0));
+    let mut callers = JoinSet::new();
+    for _ in 0..CALLERS.min(count) {
+        let next = next.clone();
+        callers.spawn(async move {
+            let mut caller = Caller::connect(node).await?;
+            loop {
+                let nth = next.fetch_add(1, Ordering::Relaxed);
+                if nth >= count {
+                    return Ok::<(), String>(());
+                }
+                build_session(&mut caller, nth).await?;
+                if nth.is_multiple_of(1_000) {
+                    progress(&format!("building sessions: {nth} of {count}"));
+                }
+            }
+        });
+    }
+    while let Some(ended) = callers.join_next().await {
+        ended.map_err(|error| error.to_string())??;
+    }
+    Ok(())
+}
+
+async fn build_session(caller: &mut Caller, nth: usize) -> Result<(), String> {
+    let owner = format!("u_{}", nth % OWNERS);
+    let create = json!({ "title": format!("Session {nth}"), "metadata": { "owner": owner, "nth": nth } });
+    let created: Created = caller.ask("session::create", create.to_string()).await?;
+    if (nth / OWNERS).is_multiple_of(WORKING) {
+        let working = json!({ "session_id": created.session_id, "status": "working" });
+        caller.call("session::set-status", working.to_string()).await?;
+    }
+    Ok(())
+}
+
+/// A session whose transcript has `count` messages.
+pub async fn build_transcript(node: SocketAddr, count: usize) -> Result<String, String> {
+    let mut caller = Caller::connect(node).await?;
+    let transcript = json!({ "title": "Transcript" });
+    let created: Created = caller.ask("session::create", transcript.to_string()).await?;
+    let mut built = 0;
+    while built < count {
+        let batch = BATCH.min(count - built);
+        let messages: Vec<Value> = (built..built + batch).map(message).collect();
+        let append = json!({ "session_id": created.session_id, "messages": messages });
+        caller.call("session::append-many", append.to_string()).await?;
+        built += batch;
+        progress(&format!("building a transcript: {built} of {count}"));
+    }
+    Ok(created.session_id)
+}
+
+fn message(nth: usize) -> Value {
+    let text = format!("{nth:>0$}", TEXT_BYTES);
+    json!({ "role": "user", "timestamp": nth, "content": [{ "type": "text", "text": text }] })
+}
+
+/// The cursor after the first `entries` messages of a transcript; `None` at its beginning.
+pub async fn cursor_after(node: SocketAddr, session_id: &str, entries: usize) -> Result<Option<String>, String> {
+    let mut caller = Caller::connect(node).await?;
+    let mut cursor = None;
+    let mut passed = 0;
+    while passed < entries {
+        let limit = (entries - passed).min(500);
+        let ask = json!({ "session_id": session_id, "limit": limit, "cursor": cursor });
+        let page: Page = caller.ask("session::messages", ask.to_string()).await?;
+        cursor = Some(page.next_cursor.ok_or("the transcript is shorter than it was built")?);
+        passed += limit;
+    }
+    Ok(cursor)
+}
+
+/// One line that overwrites itself, on stderr.
+pub fn progress(line: &str) {
+    eprint!("\r\x1b[2K{line}");
+}
+
+pub fn progress_done() {
+    eprint!("\r\x1b[2K");
+}

@@ -1,0 +1,191 @@
+//! Owns: `session-manager serve`: settings from arguments, the start-up lines, signals and the exit code.
+
+use std::io::Write;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::{ExitCode, exit};
+use std::sync::Arc;
+
+use clap::Args;
+
+use super::{EXIT_FAILED, EXIT_UNUSABLE, fail};
+use crate::config::{AdapterConfig, Config, ConfigError, DataDir};
+use crate::node::{Node, NodeSettings};
+use crate::observe::{DEFAULT_LEVEL, LogFormat, end_process_on_panic, start_logging};
+
+const EXAMPLES: &str = "\
+Examples:
+  session-manager serve
+  session-manager serve --listen 127.0.0.1:50000 --data-dir /var/lib/session-manager
+  session-manager serve --config session-manager.yaml --log-format json
+  session-manager serve --adapter fs
+  session-manager serve --listen 127.0.0.1:0 --port-file port
+
+SIGTERM and Ctrl-C finish the calls under way, close the store and exit 0; a second signal exits at once.
+Exit code 2: bad configuration, a busy port, or a data directory that is in use or not one of ours.";
+
+/// Run a node (the default)
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub struct ServeArgs {
+    /// Where to listen, for SDKs and HTTP alike; port 0 picks a free one [default: 127.0.0.1:49134]
+    #[arg(long, value_name = "ADDRESS")]
+    listen: Option<SocketAddr>,
+
+    /// Where the data is [default: ./data]
+    #[arg(long, value_name = "DIR")]
+    data_dir: Option<PathBuf>,
+
+    /// Settings, in YAML; the other arguments override them
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+
+    /// What keeps the data [default: raft]
+    #[arg(long, value_enum)]
+    adapter: Option<AdapterName>,
+
+    /// Write the port to this file once the node listens
+    #[arg(long, value_name = "FILE")]
+    port_file: Option<PathBuf>,
+
+    #[arg(long, value_enum, default_value_t)]
+    log_format: LogFormat,
+
+    /// What to log, as in `debug` or `info,session_manager::surface=debug`
+    #[arg(long, env = "RUST_LOG", default_value = DEFAULT_LEVEL)]
+    log_level: String,
+}
+
+#[derive(Debug, Clone, Copy, clap::ValueEnum)]
+enum AdapterName {
+    /// A replicated log and its state; a single node is a cluster of one
+    Raft,
+    /// One JSONL file per session, one process
+    Fs,
+}
+
+/// What the arguments say over the configuration file, now and at every reload.
+#[derive(Debug)]
+struct Overrides {
+    listen: Option<SocketAddr>,
+    data_dir: Option<PathBuf>,
+    adapter: Option<AdapterName>,
+}
+
+impl Overrides {
+    fn over(&self, file: Option<&Path>) -> Result<Config, ConfigError> {
+        let mut config = file.map_or_else(|| Ok(Config::default()), Config::load)?;
+        if let Some(listen) = self.listen {
+            config.listen = listen;
+        }
+        if let Some(adapter) = self.adapter {
+            let data_dir = DataDir { data_dir: config.adapter.data_dir().to_owned() };
+            config.adapter = match adapter {
+                AdapterName::Raft => AdapterConfig::Raft(data_dir),
+                AdapterName::Fs => AdapterConfig::Fs(data_dir),
+            };
+        }
+        if let Some(data_dir) = &self.data_dir {
+            config.adapter.set_data_dir(data_dir.clone());
+        }
+        config.validate()?;
+        Ok(config)
+    }
+}
+
+pub fn run(args: ServeArgs) -> ExitCode {
+    if let Err(error) = start_logging(args.log_format, &args.log_level) {
+        return fail(EXIT_UNUSABLE, error);
+    }
+    end_process_on_panic();
+    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => return fail(EXIT_UNUSABLE, error),
+    };
+    runtime.block_on(serve(args))
+}
+
+async fn serve(args: ServeArgs) -> ExitCode {
+    let overrides = Overrides { listen: args.listen, data_dir: args.data_dir, adapter: args.adapter };
+    let file = args.config;
+    let read = move || overrides.over(file.as_deref());
+    let started = match read() {
+        Ok(config) => Node::start(NodeSettings { config, reread: Some(Arc::new(read)) }).await,
+        Err(error) => return fail(EXIT_UNUSABLE, error),
+    };
+    let node = match started {
+        Ok(node) => node,
+        Err(error) => return fail(EXIT_UNUSABLE, error),
+    };
+    let address = node.local_addr();
+    let data_dir = absolute(node.data_dir());
+    tracing::info!(%address, data_dir, adapter = node.adapter(), version = env!("CARGO_PKG_VERSION"), "listening");
+    if args.log_format == LogFormat::Text {
+        introduce(address, &data_dir, node.adapter());
+    }
+    if let Some(file) = &args.port_file
+        && let Err(error) = write_port(file, address.port())
+    {
+        node.shutdown().await;
+        return fail(EXIT_UNUSABLE, format!("writing the port to {}: {error}", file.display()));
+    }
+    let failure = tokio::select! {
+        () = wait_for_signal() => None,
+        why = node.failed() => Some(why),
+    };
+    if let Some(why) = failure {
+        return fail(EXIT_FAILED, format!("the node cannot go on, restart it: {why}"));
+    }
+    tracing::info!("stopping: finishing the calls under way; a second signal exits at once");
+    tokio::spawn(async {
+        wait_for_signal().await;
+        tracing::warn!("a second signal: exiting at once");
+        exit(1);
+    });
+    node.shutdown().await;
+    tracing::info!("stopped");
+    ExitCode::SUCCESS
+}
+
+/// What a newcomer needs to know, in the order they need it.
+fn introduce(address: SocketAddr, data_dir: &str, adapter: &str) {
+    eprintln!("session-manager {} listens on {address}", env!("CARGO_PKG_VERSION"));
+    eprintln!("  data   {data_dir} ({adapter} adapter)");
+    eprintln!("  curl   curl -d '{{\"title\": \"Hello\"}}' http://{address}/v1/call/session::create");
+    eprintln!("  SDK    registerWorker('ws://{address}') in Node, register_worker in Python and Rust");
+}
+
+fn absolute(path: &Path) -> String {
+    std::path::absolute(path).unwrap_or_else(|_| path.to_owned()).display().to_string()
+}
+
+/// Whole or not at all: whoever waits for the file never reads half a number.
+fn write_port(file: &Path, port: u16) -> std::io::Result<()> {
+    let beside = file.with_extension("tmp");
+    let mut written = std::fs::File::create(&beside)?;
+    writeln!(written, "{port}")?;
+    drop(written);
+    std::fs::rename(beside, file)
+}
+
+#[cfg(unix)]
+async fn wait_for_signal() {
+    use tokio::signal::unix::{SignalKind, signal};
+    match signal(SignalKind::terminate()) {
+        Ok(mut terminate) => {
+            tokio::select! {
+                _ = terminate.recv() => {}
+                _ = tokio::signal::ctrl_c() => {}
+            }
+        }
+        Err(error) => {
+            tracing::warn!(%error, "SIGTERM cannot be caught; Ctrl-C still stops the node");
+            let _ = tokio::signal::ctrl_c().await;
+        }
+    }
+}
+
+#[cfg(not(unix))]
+async fn wait_for_signal() {
+    let _ = tokio::signal::ctrl_c().await;
+}

@@ -1,0 +1,276 @@
+//! Owns: how one node is put together, and taken apart in the reverse order. The program, the tests and the simulation
+//! all start nodes here.
+//! Never: arguments, exit codes, signals (`cli/serve.rs`).
+
+mod data_dir;
+mod descriptors;
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::FutureExt;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+use crate::config::{AdapterConfig, Config, ConfigError};
+use crate::events::deliver::{Feed, FeedSettings};
+use crate::events::position::ClusterTag;
+use crate::proposal::Adapter;
+use crate::proposal::local::LocalAdapter;
+use crate::proposal::mint::SystemMint;
+use crate::proposal::raft::{RaftAdapter, RaftSettings};
+use crate::replication::identity::DataDir;
+use crate::surface::bus::outbox::OutboxLimits;
+use crate::surface::bus::{Bus, BusSettings};
+use crate::surface::calls::{Calls, Reload, Runtime};
+use crate::surface::endpoint::{self, EndpointSettings};
+
+/// What a node is started with.
+pub struct NodeSettings {
+    pub config: Config,
+    /// Reads the configuration again, for `session::on-config-change`. Without it there is nothing to read.
+    pub reread: Option<Reread>,
+}
+
+pub type Reread = Arc<dyn Fn() -> Result<Config, ConfigError> + Send + Sync>;
+
+impl NodeSettings {
+    /// The defaults on a free port, with data in `data_dir`.
+    pub fn on_free_port(data_dir: &Path) -> NodeSettings {
+        let mut config = Config::default();
+        config.listen.set_port(0);
+        config.adapter.set_data_dir(data_dir.to_owned());
+        NodeSettings { config, reread: None }
+    }
+}
+
+/// Why a node does not start. One line each, with what to do about it.
+#[derive(Debug)]
+pub enum StartError {
+    Config(ConfigError),
+    Listen { address: SocketAddr, why: std::io::Error },
+    Data { data_dir: PathBuf, why: String },
+}
+
+impl fmt::Display for StartError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            StartError::Config(error) => write!(f, "{error}"),
+            StartError::Listen { address, why } => {
+                write!(f, "cannot listen on {address}: {why}; choose another with --listen, port 0 for a free one")
+            }
+            StartError::Data { data_dir, why } => write!(f, "data directory {}: {why}", data_dir.display()),
+        }
+    }
+}
+
+impl std::error::Error for StartError {}
+
+/// A running node.
+pub struct Node {
+    address: SocketAddr,
+    config: Config,
+    store: OpenStore,
+    door: JoinHandle<()>,
+    dispatch: JoinHandle<()>,
+    /// Ends the door: no new connections, calls under way are finished.
+    close_door: CancellationToken,
+    /// Ends the feed, once nothing commits any more.
+    close_feed: CancellationToken,
+}
+
+/// The place the data lives, with what is needed to close it.
+enum OpenStore {
+    Raft(Arc<RaftAdapter>),
+    Fs(Arc<LocalAdapter>),
+}
+
+impl OpenStore {
+    fn adapter(&self) -> Arc<dyn Adapter> {
+        match self {
+            OpenStore::Raft(adapter) => adapter.clone(),
+            OpenStore::Fs(adapter) => adapter.clone(),
+        }
+    }
+}
+
+impl Node {
+    /// Opens the data, then the door: whoever connects is served.
+    pub async fn start(settings: NodeSettings) -> Result<Node, StartError> {
+        let NodeSettings { config, reread } = settings;
+        config.validate().map_err(StartError::Config)?;
+
+        // 1. The store: recovered, locked, ready to commit; and the feed it publishes to.
+        let (store, feed) = open_store(&config.adapter).await.map_err(|why| {
+            let data_dir = config.adapter.data_dir().to_owned();
+            StartError::Data { data_dir, why }
+        })?;
+        // 2. The functions over it.
+        let calls = Arc::new(Calls::new(runtime(&config, store.adapter())));
+        if let Some(reread) = reread {
+            calls.on_reload(reload(&calls, config.clone(), reread));
+        }
+        // 3. The bus and its port.
+        let bus = Bus::new(bus_settings(&config), calls, feed.clone());
+        let close_door = CancellationToken::new();
+        let opened = endpoint::serve(endpoint_settings(&config), bus, close_door.clone()).await;
+        let (address, door) = match opened {
+            Ok(opened) => opened,
+            Err(why) => {
+                close_store(&store).await;
+                return Err(StartError::Listen { address: config.listen, why });
+            }
+        };
+        let close_feed = CancellationToken::new();
+        let dispatch = tokio::spawn(feed.dispatch(close_feed.clone()));
+        Ok(Node { address, config, store, door, dispatch, close_door, close_feed })
+    }
+
+    pub fn local_addr(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// The adapter's name in the configuration.
+    pub fn adapter(&self) -> &'static str {
+        self.config.adapter.name()
+    }
+
+    pub fn data_dir(&self) -> &Path {
+        self.config.adapter.data_dir()
+    }
+
+    /// Resolves when the node cannot go on and its process should end, with the reason.
+    pub async fn failed(&self) -> String {
+        match &self.store {
+            OpenStore::Raft(adapter) => adapter.failed().await,
+            OpenStore::Fs(_) => std::future::pending().await,
+        }
+    }
+
+    /// Drains: no new connections, calls under way are finished and answered, the store is closed.
+    pub async fn shutdown(self) {
+        self.close_door.cancel();
+        ended("door", self.door).await;
+        close_store(&self.store).await;
+        self.close_feed.cancel();
+        ended("feed", self.dispatch).await;
+    }
+}
+
+async fn ended(part: &str, task: JoinHandle<()>) {
+    if let Err(error) = task.await {
+        tracing::error!(part, %error, "a part of the node broke off");
+    }
+}
+
+fn runtime(config: &Config, adapter: Arc<dyn Adapter>) -> Runtime {
+    Runtime { adapter, limits: config.limits(), legacy_names: config.legacy_names, authoritative: true }
+}
+
+/// What `session::on-config-change` does: limits and names change at once, everything else needs a restart.
+fn reload(calls: &Arc<Calls>, running: Config, reread: Reread) -> Reload {
+    // The hook belongs to the calls it changes, so it must not keep them alive.
+    let calls = Arc::downgrade(calls);
+    Arc::new(move || {
+        let outcome = reread().map_err(|error| error.to_string()).and_then(|next| {
+            only_live_settings_differ(&running, &next)?;
+            let calls = calls.upgrade().ok_or("the node is stopping")?;
+            let adapter = calls.runtime().adapter.clone();
+            calls.swap(runtime(&next, adapter));
+            Ok(())
+        });
+        std::future::ready(outcome).boxed()
+    })
+}
+
+fn only_live_settings_differ(running: &Config, next: &Config) -> Result<(), String> {
+    let live = Config {
+        default_list_limit: next.default_list_limit,
+        max_list_limit: next.max_list_limit,
+        legacy_names: next.legacy_names,
+        ..running.clone()
+    };
+    if live == *next {
+        return Ok(());
+    }
+    Err("default_list_limit, max_list_limit and legacy_names change while the node runs; restart it for the rest"
+        .to_owned())
+}
+
+fn bus_settings(config: &Config) -> BusSettings {
+    let defaults = BusSettings::default();
+    BusSettings {
+        message_bytes_max: config.max_message_bytes,
+        outbox: OutboxLimits {
+            bytes_max: config.outbound_queue_bytes,
+            total_bytes_max: config.outbound_total_bytes,
+            ..defaults.outbox
+        },
+        call_timeout: Duration::from_millis(config.call_timeout_ms),
+        ..defaults
+    }
+}
+
+fn endpoint_settings(config: &Config) -> EndpointSettings {
+    EndpointSettings {
+        connections_max: descriptors::make_room(config.max_connections),
+        body_bytes_max: config.max_message_bytes,
+        ..EndpointSettings::new(config.listen.to_string())
+    }
+}
+
+/// The only node of its cluster, until there are others to tell apart.
+const NODE_ID: u64 = 1;
+
+async fn open_store(config: &AdapterConfig) -> Result<(OpenStore, Arc<Feed>), String> {
+    data_dir::check(config)?;
+    match config {
+        AdapterConfig::Raft(_) => open_raft(config.data_dir()).await,
+        AdapterConfig::Fs(_) => open_fs(config.data_dir().to_owned()).await,
+    }
+}
+
+async fn open_raft(data_dir: &Path) -> Result<(OpenStore, Arc<Feed>), String> {
+    let settings = RaftSettings::new(data_dir, NODE_ID);
+    // Positions name their cluster, so the feed has to know it before the first commit.
+    let held = DataDir::open(&settings.disk, data_dir, NODE_ID).map_err(|error| why(&error, data_dir))?;
+    let feed = feed_of(&held.identity.cluster_id);
+    drop(held);
+    let adapter = RaftAdapter::open(settings, Arc::new(SystemMint::default()), feed.clone()).await;
+    Ok((OpenStore::Raft(Arc::new(adapter.map_err(|error| why(&error, data_dir))?)), feed))
+}
+
+async fn open_fs(data_dir: PathBuf) -> Result<(OpenStore, Arc<Feed>), String> {
+    let feed = feed_of("fs");
+    let sink = feed.clone();
+    let open = move || LocalAdapter::open_jsonl(&data_dir, Arc::new(SystemMint::default()), sink);
+    let opened = tokio::task::spawn_blocking(open).await.map_err(|error| error.to_string())?;
+    Ok((OpenStore::Fs(Arc::new(opened.map_err(|error| error.to_string())?)), feed))
+}
+
+fn feed_of(cluster: &str) -> Arc<Feed> {
+    Feed::new(FeedSettings { cluster: ClusterTag::new(cluster), ..FeedSettings::default() })
+}
+
+/// The reason alone: the line it stands in names the directory already.
+fn why(error: &dyn fmt::Display, data_dir: &Path) -> String {
+    let text = error.to_string();
+    let named = format!("data directory {}: ", data_dir.display());
+    text.strip_prefix(&named).unwrap_or(&text).to_owned()
+}
+
+/// Closing waits for a writer thread, so it happens off the runtime.
+async fn close_store(store: &OpenStore) {
+    match store {
+        OpenStore::Raft(adapter) => adapter.shutdown().await,
+        OpenStore::Fs(adapter) => {
+            let adapter = adapter.clone();
+            if let Err(error) = tokio::task::spawn_blocking(move || adapter.close()).await {
+                tracing::error!(%error, "closing the store broke off");
+            }
+        }
+    }
+}
