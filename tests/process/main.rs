@@ -1,0 +1,10 @@
+//! Real processes: the binary as users run it, the Rust SDK as a client, kill -9, signals and hostile bytes.
+#![cfg(unix)]
+
+mod bad_input;
+mod client;
+mod kill;
+mod node;
+mod race;
+mod readme;
+mod start_up;
