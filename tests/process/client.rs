@@ -67,9 +67,9 @@ impl Client {
         }
     }
 
-    /// Binds to one event type. What arrives is kept in order of arrival.
+    /// Binds to one event type; the binding stands when this returns. What arrives is kept in order of arrival.
     #[allow(deprecated)] // `observe`, the successor of register_trigger, is not on this bus
-    pub fn listen(&self, trigger_type: &str, config: Value) -> Events {
+    pub async fn listen(&self, trigger_type: &str, config: Value) -> Events {
         let (heard, events) = mpsc::unbounded_channel();
         let function_id = format!("test::{}", uuid::Uuid::new_v4().simple());
         let handler = move |payload: Value, sidecar: Option<Value>| {
@@ -81,6 +81,8 @@ impl Client {
         self.sdk
             .register_trigger(RegisterTriggerInput::new(trigger_type, function_id, config))
             .expect("the binding is sent");
+        // Frames of one socket are taken in order, so an answer to a later one means that the binding was taken.
+        self.call("session::get", json!({ "session_id": "nobody" })).await;
         Events { events }
     }
 

@@ -28,7 +28,7 @@ async fn race_of(clients: usize) -> Race {
 async fn twelve_clients_appending_one_entry_id_make_one_entry_and_one_event() {
     let race = race_of(12).await;
     let session_id = &race.session_id;
-    let mut added = race.clients[0].listen("session::message-added", json!({ "session_id": session_id }));
+    let mut added = race.clients[0].listen("session::message-added", json!({ "session_id": session_id })).await;
     let answers = join_all(race.clients.iter().enumerate().map(|(nth, client)| {
         let message = user_message(&format!("from client {nth}"));
         client.call("session::append", json!({ "session_id": session_id, "entry_id": "same", "message": message }))
@@ -53,7 +53,7 @@ async fn six_clients_with_expected_revision_lose_no_update() {
     const INCREMENTS: usize = 10;
     let race = race_of(6).await;
     let session_id = &race.session_id;
-    let mut updated = race.clients[0].listen("session::message-updated", json!({ "session_id": session_id }));
+    let mut updated = race.clients[0].listen("session::message-updated", json!({ "session_id": session_id })).await;
     let counter = json!({ "session_id": session_id, "entry_id": "counter", "message": user_message("0") });
     race.clients[0].call("session::append", counter).await;
     join_all(race.clients.iter().map(|client| async move {
@@ -103,7 +103,7 @@ async fn six_appenders_make_one_unbroken_chain() {
     const APPENDS: usize = 20;
     let race = race_of(6).await;
     let session_id = &race.session_id;
-    let mut added = race.clients[0].listen("session::message-added", json!({ "session_id": session_id }));
+    let mut added = race.clients[0].listen("session::message-added", json!({ "session_id": session_id })).await;
     let answers: Vec<Value> = join_all(race.clients.iter().map(|client| async move {
         let mut answers = Vec::new();
         for nth in 0..APPENDS {
