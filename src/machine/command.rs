@@ -12,7 +12,7 @@ use super::apply::set_status::SetStatus;
 use super::apply::store::StoreWrite;
 use super::apply::update_message::UpdateMessage;
 use super::event::Event;
-use super::ids::{EntryId, SessionId};
+use super::ids::{EntryId, RequestId, SessionId};
 use super::refusal::Refusal;
 use super::session::{SessionMeta, SessionStatus};
 use super::stamp::Stamp;
@@ -39,25 +39,59 @@ pub enum Command {
 pub struct Stamped {
     pub stamp: Stamp,
     /// Names this proposal across retries; a repeat is answered with the first outcome.
-    pub request_id: u128,
+    pub request_id: RequestId,
+    /// Whether this is a retry: an earlier attempt under the same id may have been applied.
+    pub repeated: bool,
     pub command: Command,
 }
 
 /// What the caller is told.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Answer {
-    Created { meta: SessionMeta },
-    Ensured { meta: SessionMeta, created: bool },
-    MetaSet { meta: SessionMeta },
-    StatusSet { status: SessionStatus, previous: SessionStatus },
-    Deleted { deleted: bool },
-    Appended { entry_id: EntryId, parent_id: Option<EntryId>, timestamp: i64 },
-    AppendedMany { entry_ids: Vec<EntryId> },
-    Updated { updated: bool, revision: u64 },
-    Forked { meta: SessionMeta },
-    LeafSet { entry_id: EntryId },
+    Created {
+        meta: SessionMeta,
+    },
+    Ensured {
+        meta: SessionMeta,
+        created: bool,
+    },
+    MetaSet {
+        meta: SessionMeta,
+    },
+    StatusSet {
+        status: SessionStatus,
+        previous: SessionStatus,
+    },
+    Deleted {
+        deleted: bool,
+    },
+    Appended {
+        entry_id: EntryId,
+        parent_id: Option<EntryId>,
+        timestamp: i64,
+    },
+    AppendedMany {
+        entry_ids: Vec<EntryId>,
+    },
+    Updated {
+        updated: bool,
+        revision: u64,
+    },
+    /// A patched update met another content than it was made for; nothing happened. Only proposers see this.
+    BaseMoved,
+    /// A retry came after its first attempt could be remembered: whether that was applied is not known, and nothing
+    /// happened now.
+    Forgotten,
+    Forked {
+        meta: SessionMeta,
+    },
+    LeafSet {
+        entry_id: EntryId,
+    },
     Stored,
-    Published { published: u64 },
+    Published {
+        published: u64,
+    },
 }
 
 /// All that applying one command brings about. A refusal changes nothing and reports nothing.

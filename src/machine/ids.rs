@@ -53,6 +53,24 @@ text_id!(
     EntryId
 );
 
+/// Names one proposal across its retries: the time its node first saw it (48 bits of milliseconds), then 80 random
+/// bits. Time comes first so that recent ids are neighbours in the store and old ones are forgotten as one range.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RequestId(pub u128);
+
+impl RequestId {
+    /// For proposals that nobody will repeat: they are not remembered.
+    pub const UNREPEATED: RequestId = RequestId(0);
+
+    pub fn new(born_ms: i64, random: u128) -> RequestId {
+        RequestId((born_ms.max(0) as u128) << 80 | random & ((1 << 80) - 1))
+    }
+
+    pub fn born_ms(self) -> i64 {
+        (self.0 >> 80) as i64
+    }
+}
+
 /// Where an event stands in the history of one Raft group: the log entry that caused it, and its rank among the
 /// events of that entry. Positions order all events of a group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -160,6 +160,16 @@ impl Message {
         Message { role: message.role(), body: Json::print(message) }
     }
 
+    /// The message's content blocks as JSON text, the base that patches of it start from.
+    pub fn content_text(&self) -> Option<String> {
+        let message: AgentMessage = self.body.parse().ok()?;
+        let (AgentMessage::User { content, .. }
+        | AgentMessage::Assistant { content, .. }
+        | AgentMessage::FunctionResult { content, .. }
+        | AgentMessage::Custom { content, .. }) = message;
+        Some(Json::print(&content).text().to_owned())
+    }
+
     /// The same message with other content and, where given, other details.
     /// `None`: this role has no details, or the body is not a message (raw writes are checked, so it is).
     pub fn with_content(&self, content: Vec<ContentBlock>, details: Option<Value>) -> Option<Message> {

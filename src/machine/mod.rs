@@ -15,6 +15,7 @@ pub mod ids;
 pub mod json;
 pub mod law;
 pub mod message;
+pub mod patch;
 pub mod path;
 pub mod query;
 pub mod refusal;

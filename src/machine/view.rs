@@ -4,8 +4,9 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::command::Answer;
 use super::entry::Entry;
-use super::ids::{EntryId, SessionId};
+use super::ids::{EntryId, RequestId, SessionId};
 use super::refusal::Fault;
 use super::session::{SessionMeta, SessionStatus};
 
@@ -80,6 +81,9 @@ pub trait View {
         limit: usize,
     ) -> Result<Vec<ListPoint>, Fault>;
 
+    /// What a recent proposal was answered; `None` when it was not applied or is too old to be remembered.
+    fn remembered(&self, request_id: RequestId) -> Result<Option<Answer>, Fault>;
+
     /// The latest stamp applied so far, in milliseconds.
     fn clock_ms(&self) -> Result<i64, Fault>;
 }
@@ -97,4 +101,8 @@ pub enum Change {
     DeleteSeq(SessionId),
     /// Every command moves the clock, so that time never runs backwards across leaders.
     SetClock(i64),
+    /// Keeps an answer for the retries of its proposal.
+    Remember(RequestId, Answer),
+    /// Drops the answers to proposals born before this time, in milliseconds.
+    Forget(i64),
 }

@@ -17,7 +17,7 @@ use super::mint::Mint;
 use super::{Adapter, Undone};
 use crate::events::{Committed, EventSink};
 use crate::machine::event::Event;
-use crate::machine::ids::{Position, SessionId};
+use crate::machine::ids::{Position, RequestId, SessionId};
 use crate::machine::refusal::{Fault, Refusal};
 use crate::machine::view::Change;
 use crate::machine::{Answer, Command, Found, Outcome, Query, Stamped, apply, query};
@@ -264,7 +264,8 @@ impl Writer {
                 answer(reply, Err(late()));
                 continue;
             }
-            let stamped = Stamped { stamp: self.mint.stamp(), request_id: self.mint.request_id(), command };
+            let stamped =
+                Stamped { stamp: self.mint.stamp(), request_id: RequestId::UNREPEATED, repeated: false, command };
             let decided = match self.decide_one(&tree, &mut batch.changed, &stamped) {
                 Ok(outcome) => {
                     let changed = !outcome.changes.is_empty();
@@ -303,7 +304,9 @@ impl Writer {
             | Change::DeleteLeaf(_)
             | Change::SetSeq(..)
             | Change::DeleteSeq(_)
-            | Change::SetClock(_) => None,
+            | Change::SetClock(_)
+            | Change::Remember(..)
+            | Change::Forget(_) => None,
         });
         written.find_map(|id| journal.refuses(id)).map(Refusal::RequestInvalid)
     }

@@ -3,15 +3,16 @@
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use crate::machine::ids::RequestId;
 use crate::machine::stamp::Stamp;
 
 /// Mints stamps and request ids. The simulation and the tests bring their own.
 pub trait Mint: Send + Sync + 'static {
     fn stamp(&self) -> Stamp;
-    fn request_id(&self) -> u128;
+    fn request_id(&self) -> RequestId;
 }
 
-/// The machine's clock and random source. Stamps of one process never run backwards.
+/// The system's clock and random source. Stamps of one process never run backwards.
 #[derive(Debug, Default)]
 pub struct SystemMint {
     last_ms: AtomicI64,
@@ -19,12 +20,23 @@ pub struct SystemMint {
 
 impl Mint for SystemMint {
     fn stamp(&self) -> Stamp {
-        let now_ms = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |elapsed| elapsed.as_millis() as i64);
-        let last_ms = self.last_ms.fetch_max(now_ms, Ordering::Relaxed);
-        Stamp { at_ms: now_ms.max(last_ms), seed: self.request_id() }
+        Stamp { at_ms: self.now_ms(), seed: random() }
     }
 
-    fn request_id(&self) -> u128 {
-        uuid::Uuid::new_v4().as_u128()
+    fn request_id(&self) -> RequestId {
+        RequestId::new(self.now_ms(), random())
     }
+}
+
+impl SystemMint {
+    fn now_ms(&self) -> i64 {
+        let now_ms = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |elapsed| elapsed.as_millis() as i64);
+        now_ms.max(self.last_ms.fetch_max(now_ms, Ordering::Relaxed))
+    }
+}
+
+/// A version 4 UUID has 122 random bits; the six fixed ones are folded over.
+fn random() -> u128 {
+    let (a, b) = (uuid::Uuid::new_v4().as_u128(), uuid::Uuid::new_v4().as_u128());
+    a ^ b.rotate_left(64)
 }

@@ -101,7 +101,26 @@ impl RaftAdapter {
     async fn order(&self, command: Command, deadline: Instant) -> Result<Answer, Undone> {
         let full = |_| Undone::Unavailable(format!("{PROPOSALS_MAX} mutations are in flight already; retry later"));
         let _room = self.room.try_acquire().map_err(full)?;
-        let stamped = Stamped { stamp: self.mint.stamp(), request_id: self.mint.request_id(), command };
+        if let Some(shrunk) = self.shrunk(&command)? {
+            match self.write(shrunk, deadline).await? {
+                // Another update came between: say everything.
+                Answer::BaseMoved => {}
+                answer => return Ok(answer),
+            }
+        }
+        self.write(command, deadline).await
+    }
+
+    /// The command with less in it, where the state here tells the rest.
+    fn shrunk(&self, command: &Command) -> Result<Option<Command>, Undone> {
+        let Command::UpdateMessage(update) = command else { return Ok(None) };
+        let shrunk = look(self.replica.store(), |view| update.shrunk(view));
+        Ok(shrunk.map_err(|fault| Undone::Unavailable(fault.0))?.map(Command::UpdateMessage))
+    }
+
+    async fn write(&self, command: Command, deadline: Instant) -> Result<Answer, Undone> {
+        let (stamp, request_id) = (self.mint.stamp(), self.mint.request_id());
+        let stamped = Stamped { stamp, request_id, repeated: false, command };
         let order = Order::new(stamped);
         let bytes = order.encoded().len();
         if bytes > COMMAND_BYTES_MAX {

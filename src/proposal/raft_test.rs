@@ -125,15 +125,24 @@ async fn what_was_answered_is_there_after_a_restart() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_process_that_dies_without_a_word_loses_nothing_it_answered() {
-    let world = World::new();
+    let mut world = World::new();
+    let mut running = Vec::new();
     for round in 0..3 {
-        // Without a shutdown nothing of the state need be on disk; the log has it.
+        // Nothing of the state need be on disk; the log has it.
         let adapter = world.in_memory(world.settings()).await;
-        fill(&adapter, 0).await;
-        adapter.propose(append("s0", &format!("e{round}")), soon()).await.unwrap();
-        assert_eq!(messages(&adapter, "s0").await, round + 1);
-        adapter.replica().shutdown().await;
+        adapter.propose(ensure("s"), soon()).await.unwrap();
+        adapter.propose(append("s", &format!("e{round}")), soon()).await.unwrap();
+        assert_eq!(messages(&adapter, "s").await, round + 1);
+        // What is on disk while the process still runs is what a crash would leave.
+        let left = World::new();
+        for file in walk(world.dir.path()) {
+            let copy = left.dir.path().join(file.strip_prefix(world.dir.path()).unwrap());
+            fs::create_dir_all(copy.parent().unwrap()).unwrap();
+            fs::copy(file, copy).unwrap();
+        }
+        running.push((adapter, std::mem::replace(&mut world, left)));
     }
+    join_all(running.iter().map(|(adapter, _)| adapter.shutdown())).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -291,4 +300,39 @@ async fn a_second_process_is_kept_out() {
     let second = RaftAdapter::open(world.settings(), Arc::new(SystemMint::default()), world.heard.clone()).await;
     assert!(second.map(|_| ()).unwrap_err().to_string().contains("in use"));
     adapter.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_that_lost_its_vote_does_not_start() {
+    let world = World::new();
+    let adapter = world.open().await;
+    adapter.propose(ensure("s"), soon()).await.unwrap();
+    adapter.shutdown().await;
+    drop(adapter);
+    let start = || RaftAdapter::open(world.settings(), Arc::new(SystemMint::default()), world.heard.clone());
+    fs::remove_file(world.dir.path().join("log").join("vote")).unwrap();
+    assert!(matches!(start().await.map(|_| ()), Err(StartError::VoteLost { .. })));
+    fs::remove_dir_all(world.dir.path().join("log")).unwrap();
+    let why = start().await.map(|_| ()).unwrap_err();
+    assert!(matches!(why, StartError::VoteLost { .. }), "the state remembers that there was more: {why}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_log_of_few_but_large_entries_is_kept_within_its_bytes() {
+    let world = World::new();
+    let limits = crate::storage::log::Limits { segment_bytes: 64 << 10, ..Default::default() };
+    let adapter = world.open_with(RaftSettings { log: limits, log_bytes_max: 1 << 20, ..world.settings() }).await;
+    adapter.propose(ensure("s"), soon()).await.unwrap();
+    let ids: Vec<String> = (0..3000).map(|n| format!("{n:01000}")).collect();
+    for chunk in ids.chunks(500) {
+        for done in join_all(chunk.iter().map(|id| adapter.propose(append("s", id), soon()))).await {
+            done.unwrap();
+        }
+    }
+    let purged = |metrics: &openraft::RaftMetrics<Types>| metrics.purged.is_some_and(|purged| purged.index > 1000);
+    let raft = adapter.replica().raft();
+    raft.wait(Some(Duration::from_secs(60))).metrics(purged, "the log is purged").await.unwrap();
+    adapter.shutdown().await;
+    let bytes = adapter.replica().log().bytes();
+    assert!(bytes < 2_200_000, "{bytes} bytes are left of more than 3,000,000");
 }

@@ -5,7 +5,7 @@ use xxhash_rust::xxh3::xxh3_128;
 
 use crate::machine::ids::{EntryId, SessionId};
 use crate::machine::view::Change;
-use crate::storage::records;
+use crate::storage::{answers, records};
 
 /// The next link: the previous hash, the index, and every change in order.
 /// `scratch` is room that is used again from call to call.
@@ -46,6 +46,15 @@ fn print(change: &Change, out: &mut Vec<u8>) {
         Change::SetClock(at_ms) => {
             out.push(9);
             out.extend_from_slice(&at_ms.to_be_bytes());
+        }
+        Change::Remember(request_id, answer) => {
+            out.push(10);
+            out.extend_from_slice(&request_id.0.to_be_bytes());
+            field(&answers::print(&Ok(answer.clone())), out);
+        }
+        Change::Forget(born_ms) => {
+            out.push(11);
+            out.extend_from_slice(&born_ms.to_be_bytes());
         }
     }
 }

@@ -15,6 +15,7 @@ pub mod state_machine;
 pub mod network;
 pub mod identity;
 pub mod recover;
+pub mod housekeeping;
 pub mod replica;
 #[cfg(test)]
 mod suite_test;

@@ -13,6 +13,17 @@ use crate::storage::snapshot::{Sealed, SnapshotError, Snapshots};
 /// How often a long installation says how far it is, in pairs.
 const SAY_EVERY_PAIRS: u64 = 500_000;
 
+/// Refuses a log that lost what must never be lost: a node that forgot its vote could vote twice in one term.
+/// Only the very first entry of a cluster is written before a vote is.
+pub fn check_vote(store: &dyn Store, snapshots: &Snapshots, log: &Log, group: u32) -> Result<(), StartError> {
+    let logged = log.edges().last.map(|last| last.index);
+    let known = logged.max(applied(store, group)?).max(snapshots.newest().map(|newest| newest.index));
+    match known {
+        Some(index) if index > 0 && log.vote().is_none() => Err(StartError::VoteLost { index }),
+        Some(_) | None => Ok(()),
+    }
+}
+
 /// Installs the newest snapshot where the state is behind it. A damaged one is set aside when the log alone will do.
 pub fn recover(store: &dyn Store, snapshots: &Snapshots, log: &Log, group: u32) -> Result<(), StartError> {
     let applied = applied(store, group)?;

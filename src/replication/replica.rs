@@ -10,16 +10,18 @@ use std::time::Duration;
 use openraft::async_runtime::WatchReceiver;
 use openraft::{Config, ServerState, SnapshotPolicy};
 use tokio::sync::watch;
+use tokio_util::task::AbortOnDropHandle;
 use tracing::{error, info};
 
 use super::GROUP;
 use super::apply::Applier;
+use super::housekeeping;
 use super::identity::{DataDir, Identity};
 use super::log_store::LogStore;
 use super::mark::Mark;
 use super::network::Alone;
-use super::recover::recover;
-use super::state_machine::StateMachine;
+use super::recover::{check_vote, recover};
+use super::state_machine::{StateMachine, off_runtime};
 use super::types::Types;
 use crate::events::EventSink;
 use crate::machine::refusal::Fault;
@@ -42,6 +44,8 @@ pub struct RaftSettings {
     pub log: Limits,
     /// A snapshot is built after this many entries.
     pub snapshot_every: u64,
+    /// Beyond this many bytes of log a snapshot is built and the log purged, however few the entries.
+    pub log_bytes_max: u64,
     /// Entries kept behind the newest snapshot, for followers that are a little late. Never small: openraft can panic
     /// when a purge races apply.
     pub keep_entries: u64,
@@ -59,6 +63,7 @@ impl RaftSettings {
             disk: Arc::new(RealDisk),
             log: Limits::default(),
             snapshot_every: 100_000,
+            log_bytes_max: 2 << 30,
             keep_entries: 50_000,
             // An append RPC must come back within a heartbeat, fsync included.
             heartbeat: Duration::from_millis(100),
@@ -98,6 +103,10 @@ pub enum StartError {
     Log(LogError),
     Snapshot(SnapshotError),
     State(Fault),
+    /// The log directory is not the one this node had: its vote is missing.
+    VoteLost {
+        index: u64,
+    },
     /// The state is gone, and so are entries and snapshots it could be rebuilt from.
     Lost {
         next: u64,
@@ -113,6 +122,11 @@ impl fmt::Display for StartError {
             StartError::Log(error) => write!(f, "{error}"),
             StartError::Snapshot(error) => write!(f, "{error}"),
             StartError::State(fault) => write!(f, "state: {fault}"),
+            StartError::VoteLost { index } => write!(
+                f,
+                "this node holds entries up to {index}, but the vote in log/ is missing: restore the log directory from \
+                 a backup, or replace this node by an empty one"
+            ),
             StartError::Lost { next, purged } => write!(
                 f,
                 "the state needs log entry {next}, but the log begins after entry {purged} and there is no usable \
@@ -133,6 +147,8 @@ pub struct Replica {
     snapshots: Arc<Snapshots>,
     applied: watch::Receiver<u64>,
     failure: watch::Receiver<Option<String>>,
+    /// Ends with the replica.
+    _housekeeping: AbortOnDropHandle<()>,
     data_dir: DataDir,
 }
 
@@ -150,7 +166,13 @@ impl Replica {
             Log::open(disk.clone(), &data_dir.log_dir(), GROUP, settings.log).map_err(StartError::Log)?;
         let snapshots = Snapshots::open(disk, &data_dir.snapshot_dir()).map_err(StartError::Snapshot)?;
         let snapshots = Arc::new(snapshots);
-        recover(&*store, &snapshots, &log, GROUP)?;
+        let (held, kept, entries) = (store.clone(), snapshots.clone(), log.clone());
+        off_runtime(move || {
+            check_vote(&*held, &kept, &entries, GROUP)?;
+            recover(&*held, &kept, &entries, GROUP)
+        })
+        .await
+        .map_err(|error| StartError::Raft(error.to_string()))??;
 
         let mut applier = Applier::new(store.clone(), sink, GROUP).map_err(StartError::State)?;
         applier.catch_up(log.edges().last.map_or(0, |last| last.index + 1));
@@ -161,7 +183,9 @@ impl Replica {
         let raft = raft.map_err(|fatal| StartError::Raft(fatal.to_string()))?;
 
         let failure = watch_over(&raft);
-        let replica = Replica { raft, log, store, snapshots, applied, failure, data_dir };
+        let tending = housekeeping::tend(raft.clone(), log.clone(), snapshots.clone(), settings.log_bytes_max);
+        let housekeeping = AbortOnDropHandle::new(tokio::spawn(tending));
+        let replica = Replica { raft, log, store, snapshots, applied, failure, _housekeeping: housekeeping, data_dir };
         match replica.lead_alone(&settings).await {
             Ok(()) => Ok(replica),
             Err(why) => {
@@ -250,10 +274,14 @@ impl Replica {
         std::future::pending().await
     }
 
-    /// Stops consensus and closes the log. Everything acknowledged is on disk.
+    /// Stops consensus, breaks off a snapshot and closes the log. Everything acknowledged is on disk.
     pub async fn shutdown(&self) {
         if let Err(error) = self.raft.shutdown().await {
             error!(%error, "consensus did not stop in order");
+        }
+        let snapshots = self.snapshots.clone();
+        if let Err(error) = off_runtime(move || snapshots.close()).await {
+            error!(%error, "the snapshots were not closed in order");
         }
         self.log.close().await;
     }

@@ -38,10 +38,10 @@ fn broken(fault: Fault) -> io::Error {
 
 /// Runs work that keeps a disk busy off the runtime's own threads. A runtime of one thread (a test, the simulation)
 /// has no others to keep free.
-async fn off_runtime<R: Send + 'static>(work: impl FnOnce() -> io::Result<R> + Send + 'static) -> io::Result<R> {
+pub(super) async fn off_runtime<R: Send + 'static>(work: impl FnOnce() -> R + Send + 'static) -> io::Result<R> {
     match Handle::current().runtime_flavor() {
-        RuntimeFlavor::CurrentThread => work(),
-        _ => tokio::task::spawn_blocking(work).await.map_err(io::Error::other)?,
+        RuntimeFlavor::CurrentThread => Ok(work()),
+        _ => tokio::task::spawn_blocking(work).await.map_err(io::Error::other),
     }
 }
 
@@ -102,7 +102,7 @@ impl RaftStateMachine<Types> for StateMachine {
             let pairs = snapshots.pairs(&published)?;
             store.replace(pairs, published.mark.clone()).map_err(broken)
         })
-        .await?;
+        .await??;
         self.applier.resume().map_err(broken)?;
         info!("the snapshot is installed");
         Ok(())
@@ -139,9 +139,9 @@ impl RaftSnapshotBuilder<Types> for Builder {
             let mark = Mark::of(frozen.mark, group).map_err(broken)?;
             let index = mark.applied.map_or(0, |applied| applied.index);
             let sealed = snapshots.write(index, mark.print(), frozen.pairs)?;
-            Ok(snapshots.publish(sealed)?)
+            io::Result::Ok(snapshots.publish(sealed)?)
         })
-        .await?;
+        .await??;
         described(published, group)
     }
 }

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::{Limits, Mutation, checks};
-use crate::machine::apply::update_message::UpdateMessage;
+use crate::machine::apply::update_message::{NewContent, UpdateMessage};
 use crate::machine::ids::{EntryId, SessionId};
 use crate::machine::json::Object;
 use crate::machine::message::ContentBlock;
@@ -43,7 +43,7 @@ impl Mutation for UpdateMessageRequest {
         let UpdateMessageRequest { session_id, entry_id, content, details, expected_revision, origin } = self;
         checks::id("session_id", session_id.as_str())?;
         checks::id("entry_id", entry_id.as_str())?;
-        let content = checks::body("content", &content)?;
+        let content = NewContent::Full(checks::body("content", &content)?);
         let details = details.as_ref().map(|details| checks::body("details", details)).transpose()?;
         let origin = checks::origin("origin", origin.as_ref())?;
         let command = UpdateMessage { session_id, entry_id, content, details, expected_revision, origin };

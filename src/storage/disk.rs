@@ -9,7 +9,7 @@ use super::files;
 
 /// A file system.
 pub trait Disk: Send + Sync + 'static {
-    /// Creates a directory with its parents.
+    /// Creates a directory with its parents, durably.
     fn create_dir(&self, dir: &Path) -> io::Result<()>;
 
     /// Names of the files in a directory, in no order.
@@ -59,7 +59,10 @@ pub struct RealDisk;
 
 impl Disk for RealDisk {
     fn create_dir(&self, dir: &Path) -> io::Result<()> {
-        fs::create_dir_all(dir)
+        let missing: Vec<&Path> = dir.ancestors().take_while(|dir| !dir.exists()).collect();
+        fs::create_dir_all(dir)?;
+        // A directory whose name a crash takes away takes its files along.
+        missing.into_iter().filter(|dir| !dir.as_os_str().is_empty()).try_for_each(files::sync_parent)
     }
 
     fn list(&self, dir: &Path) -> io::Result<Vec<String>> {

@@ -376,7 +376,11 @@ fn plan(changes: &[Change]) -> BTreeMap<SessionId, Plan> {
                 plan.added.clear_leaf();
             }
             // Event sequences and the clock live as long as the process; files of this format have no place for them.
-            Change::SetSeq(..) | Change::DeleteSeq(_) | Change::SetClock(_) => {}
+            Change::SetSeq(..)
+            | Change::DeleteSeq(_)
+            | Change::SetClock(_)
+            | Change::Remember(..)
+            | Change::Forget(_) => {}
         }
     }
     plans

@@ -16,7 +16,7 @@
 
 use xxhash_rust::xxh3::Xxh3;
 
-use crate::machine::ids::{EntryId, SessionId};
+use crate::machine::ids::{EntryId, RequestId, SessionId};
 use crate::machine::json::canonical;
 use crate::machine::refusal::Fault;
 use crate::machine::session::{SessionMeta, SessionStatus};
@@ -32,11 +32,20 @@ pub enum Family {
     Seq = 0x12,
     Entry = 0x13,
     List = 0x20,
+    Answer = 0x30,
 }
 
 impl Family {
-    pub const ALL: [Family; 7] =
-        [Family::Mark, Family::Clock, Family::Meta, Family::Leaf, Family::Seq, Family::Entry, Family::List];
+    pub const ALL: [Family; 8] = [
+        Family::Mark,
+        Family::Clock,
+        Family::Meta,
+        Family::Leaf,
+        Family::Seq,
+        Family::Entry,
+        Family::List,
+        Family::Answer,
+    ];
 
     pub fn name(self) -> &'static str {
         match self {
@@ -47,6 +56,7 @@ impl Family {
             Family::Seq => "seq",
             Family::Entry => "entry",
             Family::List => "list",
+            Family::Answer => "answer",
         }
     }
 
@@ -66,6 +76,7 @@ pub enum Key {
     Seq(SessionId),
     Entry(SessionId, EntryId),
     List(FacetKey, ListOrder, ListPoint),
+    Answer(RequestId),
 }
 
 /// A facet as a key spells it: values of metadata as hashes, so that a key stays short whatever the value.
@@ -157,6 +168,17 @@ pub fn list(facet: FacetKey, order: ListOrder, point: &ListPoint) -> Vec<u8> {
     key
 }
 
+pub fn answer(request_id: RequestId) -> Vec<u8> {
+    let mut key = vec![Family::Answer as u8];
+    key.extend(request_id.0.to_be_bytes());
+    key
+}
+
+/// The range of answers to proposals born before `born_ms`.
+pub fn answers_before(born_ms: i64) -> (Vec<u8>, Vec<u8>) {
+    (vec![Family::Answer as u8], answer(RequestId::new(born_ms, 0)))
+}
+
 /// The first key after everything that starts with `prefix`; `None` when nothing can follow.
 pub fn after(prefix: &[u8]) -> Option<Vec<u8>> {
     let last = prefix.iter().rposition(|byte| *byte < u8::MAX)?;
@@ -175,6 +197,7 @@ impl Key {
             Key::Seq(session_id) => seq(session_id),
             Key::Entry(session_id, entry_id) => entry(session_id, entry_id),
             Key::List(facet, order, point) => list(*facet, *order, point),
+            Key::Answer(request_id) => answer(*request_id),
         }
     }
 
@@ -191,6 +214,7 @@ impl Key {
             Family::Seq => Key::Seq(rest.text()?.into()),
             Family::Entry => Key::Entry(rest.text()?.into(), rest.text()?.into()),
             Family::List => rest.list()?,
+            Family::Answer => Key::Answer(RequestId(u128::from_be_bytes(rest.array()?))),
         };
         if !rest.bytes.is_empty() {
             return Err(rest.fault());
@@ -339,6 +363,7 @@ mod tests {
             (Key::Seq("s".into()), "12730001"),
             (Key::Entry("s".into(), "e".into()), "13730001650001"),
             (Key::List(FacetKey::All, ListOrder::CreatedAsc, point(1, "s")), "2000018000000000000001730001"),
+            (Key::Answer(RequestId::new(1, 2)), "3000000000000100000000000000000002"),
             (
                 Key::List(FacetKey::Status(SessionStatus::Done), ListOrder::UpdatedDesc, point(1, "s")),
                 "200103037ffffffffffffffe730001",
@@ -394,6 +419,7 @@ mod tests {
             any_text().prop_map(|s| Key::Leaf(s.into())),
             any_text().prop_map(|s| Key::Seq(s.into())),
             (any_text(), any_text()).prop_map(|(s, e)| Key::Entry(s.into(), e.into())),
+            any::<u128>().prop_map(|id| Key::Answer(RequestId(id))),
             (any_facet(), any_order(), any::<i64>(), any_text()).prop_map(|(f, o, t, s)| Key::List(f, o, point(t, &s))),
         ]
     }

@@ -4,6 +4,7 @@
 //! files; snapshot files; key families with their codecs; on-disk versions.
 //! May touch: the machine's vocabulary. Never: decide anything about sessions.
 
+pub mod answers;
 pub mod contained;
 pub mod kv;
 pub mod keys;

@@ -17,7 +17,11 @@ use crate::proto::store as proto;
 const VERSION: u32 = 1;
 
 pub fn print_meta(meta: &SessionMeta) -> Bytes {
-    let record = proto::SessionMetaRecord {
+    meta_record(meta).encode_to_vec().into()
+}
+
+pub fn meta_record(meta: &SessionMeta) -> proto::SessionMetaRecord {
+    proto::SessionMetaRecord {
         version: VERSION,
         title: meta.title.clone(),
         description: meta.description.clone(),
@@ -28,13 +32,17 @@ pub fn print_meta(meta: &SessionMeta) -> Bytes {
         forked_from: meta.forked_from.as_ref().map(|id| id.as_str().to_owned()),
         created_at: meta.created_at,
         updated_at: meta.updated_at,
-    };
-    record.encode_to_vec().into()
+    }
 }
 
 pub fn parse_meta(session_id: &SessionId, value: &[u8]) -> Result<SessionMeta, Fault> {
     let fault = |what: String| Family::Meta.fault(format_args!("session {:?}: {what}", session_id.as_str()));
     let record = proto::SessionMetaRecord::decode(value).map_err(|error| fault(error.to_string()))?;
+    read_meta_record(session_id, record)
+}
+
+pub fn read_meta_record(session_id: &SessionId, record: proto::SessionMetaRecord) -> Result<SessionMeta, Fault> {
+    let fault = |what: String| Family::Meta.fault(format_args!("session {:?}: {what}", session_id.as_str()));
     check_version(record.version).map_err(fault)?;
     let metadata = record.metadata.as_deref().map(serde_json::from_str).transpose();
     Ok(SessionMeta {
@@ -145,7 +153,7 @@ fn check_version(version: u32) -> Result<(), String> {
     }
 }
 
-fn print_status(status: SessionStatus) -> proto::SessionStatus {
+pub fn print_status(status: SessionStatus) -> proto::SessionStatus {
     match status {
         SessionStatus::Idle => proto::SessionStatus::Idle,
         SessionStatus::Working => proto::SessionStatus::Working,
@@ -154,7 +162,7 @@ fn print_status(status: SessionStatus) -> proto::SessionStatus {
     }
 }
 
-fn parse_status(status: proto::SessionStatus) -> Option<SessionStatus> {
+pub fn parse_status(status: proto::SessionStatus) -> Option<SessionStatus> {
     match status {
         proto::SessionStatus::Unspecified => None,
         proto::SessionStatus::Idle => Some(SessionStatus::Idle),

@@ -13,7 +13,7 @@
 use std::fmt;
 use std::io::{self, BufReader, BufWriter, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
@@ -97,6 +97,9 @@ pub struct Snapshots {
     newest: Mutex<Option<Sealed>>,
     /// Tells drafts of one process apart.
     drafts: AtomicU64,
+    /// Held while a snapshot is written.
+    writing: Mutex<()>,
+    closed: AtomicBool,
 }
 
 impl Snapshots {
@@ -127,7 +130,14 @@ impl Snapshots {
         for (_, path) in found {
             disk.remove(&path).map_err(disk_error(format_args!("removing {}", path.display())))?;
         }
-        Ok(Snapshots { disk, dir: dir.to_owned(), newest: Mutex::new(newest), drafts: AtomicU64::new(0) })
+        Ok(Snapshots {
+            disk,
+            dir: dir.to_owned(),
+            newest: Mutex::new(newest),
+            drafts: AtomicU64::new(0),
+            writing: Mutex::new(()),
+            closed: AtomicBool::new(false),
+        })
     }
 
     pub fn newest(&self) -> Option<Sealed> {
@@ -136,6 +146,7 @@ impl Snapshots {
 
     /// Writes the state down. The file is whole and durable, but does not count before `publish`.
     pub fn write(&self, index: u64, mark: Bytes, pairs: Pairs<'_>) -> Result<Sealed, SnapshotError> {
+        let _writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
         let path = self.draft();
         let written = self.write_to(&path, index, mark, pairs);
         if written.is_err() {
@@ -163,6 +174,7 @@ impl Snapshots {
     /// than the newest is removed instead: a slow build never replaces what was installed meanwhile.
     pub fn publish(&self, sealed: Sealed) -> Result<Sealed, SnapshotError> {
         let mut newest = self.lock();
+        self.check_open()?;
         if let Some(present) = newest.as_ref().filter(|present| present.index >= sealed.index) {
             if present.path != sealed.path {
                 self.remove(&sealed.path);
@@ -179,6 +191,20 @@ impl Snapshots {
             self.remove(&old.path);
         }
         Ok(published)
+    }
+
+    /// Breaks off what is being written and waits until it has ended: from here on no file changes any more.
+    pub fn close(&self) {
+        self.closed.store(true, Ordering::SeqCst);
+        drop(self.writing.lock().unwrap_or_else(PoisonError::into_inner));
+        drop(self.lock());
+    }
+
+    fn check_open(&self) -> Result<(), SnapshotError> {
+        match self.closed.load(Ordering::SeqCst) {
+            true => Err(SnapshotError::State(Fault("the node is shutting down".to_owned()))),
+            false => Ok(()),
+        }
     }
 
     /// Sets a damaged snapshot aside: it is kept for the operator but counts no more.
@@ -206,6 +232,7 @@ impl Snapshots {
         let (mut count, mut synced) = (0u64, 0);
         for pair in pairs {
             let (key, value) = pair.map_err(SnapshotError::State)?;
+            self.check_open()?;
             out.put(&(key.len() as u32).to_le_bytes()).map_err(doing())?;
             out.put(&(value.len() as u32).to_le_bytes()).map_err(doing())?;
             out.put(&key).map_err(doing())?;
@@ -460,6 +487,17 @@ mod tests {
         let error = snapshots.write(1, Bytes::new(), Box::new(broken.into_iter())).unwrap_err();
         assert_eq!(error, SnapshotError::State(Fault("lost".to_owned())));
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn a_closed_directory_changes_no_more() {
+        let dir = tempfile::tempdir().unwrap();
+        let snapshots = snapshots(&dir);
+        let sealed = write(&snapshots, 1, pairs(2));
+        snapshots.close();
+        assert!(snapshots.publish(sealed).is_err());
+        assert!(snapshots.write(2, Bytes::new(), Box::new(pairs(2).into_iter().map(Ok))).is_err());
+        assert_eq!(snapshots.newest(), None);
     }
 
     #[test]

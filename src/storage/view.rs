@@ -9,9 +9,10 @@ use bytes::Bytes;
 
 use super::keys::{self, FacetKey, Key};
 use super::kv::{Changed, Kv, Layer};
-use super::records;
+use super::{answers, records};
+use crate::machine::Answer;
 use crate::machine::entry::Entry;
-use crate::machine::ids::{EntryId, SessionId};
+use crate::machine::ids::{EntryId, RequestId, SessionId};
 use crate::machine::refusal::Fault;
 use crate::machine::session::SessionMeta;
 use crate::machine::view::{Change, Facet, ListOrder, ListPoint, View};
@@ -47,7 +48,7 @@ impl<K: Kv + ?Sized> View for Records<'_, K> {
     fn entries(&self, session_id: &SessionId) -> Result<Vec<Entry>, Fault> {
         let parse = |key: &[u8], value: &Bytes| match Key::parse(key)? {
             Key::Entry(_, entry_id) => records::parse_entry(session_id, &entry_id, value),
-            Key::Mark | Key::Clock | Key::Meta(_) | Key::Leaf(_) | Key::Seq(_) | Key::List(..) => {
+            Key::Mark | Key::Clock | Key::Meta(_) | Key::Leaf(_) | Key::Seq(_) | Key::List(..) | Key::Answer(_) => {
                 Err(Fault("a key of another family among the entries of a session".to_owned()))
             }
         };
@@ -71,11 +72,15 @@ impl<K: Kv + ?Sized> View for Records<'_, K> {
         let first = from.map(|point| keys::list(facet, order, point));
         let parse = |key: &[u8], _: &Bytes| match Key::parse(key)? {
             Key::List(_, _, point) => Ok(point),
-            Key::Mark | Key::Clock | Key::Meta(_) | Key::Leaf(_) | Key::Seq(_) | Key::Entry(..) => {
+            Key::Mark | Key::Clock | Key::Meta(_) | Key::Leaf(_) | Key::Seq(_) | Key::Entry(..) | Key::Answer(_) => {
                 Err(Fault("a key of another family in a list index".to_owned()))
             }
         };
         collect(self.kv, first.as_deref().unwrap_or(&prefix), keys::after(&prefix).as_deref(), limit, parse)
+    }
+
+    fn remembered(&self, request_id: RequestId) -> Result<Option<Answer>, Fault> {
+        self.read(&keys::answer(request_id), answers::parse_remembered)
     }
 
     fn clock_ms(&self) -> Result<i64, Fault> {
@@ -129,10 +134,7 @@ pub fn write<K: Kv + ?Sized>(kv: &K, changes: &[Change]) -> Result<Changed, Faul
             }
             Change::DeleteEntries(session_id) => {
                 let prefix = keys::entries(session_id);
-                let layer = Layer { over: &changed, base: kv };
-                let key_of = |key: &[u8], _: &Bytes| Ok(key.to_vec());
-                let found = collect(&layer, &prefix, keys::after(&prefix).as_deref(), usize::MAX, key_of)?;
-                changed.extend(found.into_iter().map(|key| (key, None)));
+                delete(&mut changed, kv, &prefix, keys::after(&prefix).as_deref())?;
             }
             Change::SetLeaf(session_id, entry_id) => {
                 changed.insert(keys::leaf(session_id), Some(records::print_leaf(entry_id)));
@@ -146,12 +148,27 @@ pub fn write<K: Kv + ?Sized>(kv: &K, changes: &[Change]) -> Result<Changed, Faul
             Change::DeleteSeq(session_id) => {
                 changed.insert(keys::seq(session_id), None);
             }
+            Change::Remember(request_id, answer) => {
+                changed.insert(keys::answer(*request_id), Some(answers::print(&Ok(answer.clone()))));
+            }
+            Change::Forget(born_ms) => {
+                let (from, to) = keys::answers_before(*born_ms);
+                delete(&mut changed, kv, &from, Some(&to))?;
+            }
             Change::SetClock(at_ms) => {
                 changed.insert(keys::clock(), Some(records::print_clock(*at_ms)));
             }
         }
     }
     Ok(changed)
+}
+
+/// Deletes a range of keys.
+fn delete<K: Kv + ?Sized>(changed: &mut Changed, kv: &K, from: &[u8], to: Option<&[u8]>) -> Result<(), Fault> {
+    let layer = Layer { over: changed, base: kv };
+    let found = collect(&layer, from, to, usize::MAX, |key, _| Ok(key.to_vec()))?;
+    changed.extend(found.into_iter().map(|key| (key, None)));
+    Ok(())
 }
 
 /// Moves a session in the list indexes: only the keys that differ are touched.

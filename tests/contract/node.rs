@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use session_manager::events::{Committed, EventSink};
 use session_manager::machine::Command;
 use session_manager::machine::apply::delete::DeleteSession;
-use session_manager::machine::ids::SessionId;
+use session_manager::machine::ids::{RequestId, SessionId};
 use session_manager::machine::stamp::Stamp;
 use session_manager::proposal::local::LocalAdapter;
 use session_manager::proposal::mint::Mint;
@@ -24,11 +24,11 @@ struct ScriptedMint {
 
 impl Mint for ScriptedMint {
     fn stamp(&self) -> Stamp {
-        Stamp { at_ms: self.now_ms.load(Ordering::SeqCst), seed: self.request_id() }
+        Stamp { at_ms: self.now_ms.load(Ordering::SeqCst), seed: self.seed.fetch_add(1, Ordering::SeqCst) as u128 }
     }
 
-    fn request_id(&self) -> u128 {
-        self.seed.fetch_add(1, Ordering::SeqCst) as u128
+    fn request_id(&self) -> RequestId {
+        RequestId::UNREPEATED
     }
 }
 

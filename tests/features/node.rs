@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
+use session_manager::machine::ids::RequestId;
 use session_manager::machine::stamp::Stamp;
 use session_manager::machine::{Command, Found, Query};
 use session_manager::proposal::local::LocalAdapter;
@@ -61,6 +62,10 @@ pub struct CountingMint {
 }
 
 impl CountingMint {
+    fn count(&self) -> u128 {
+        u128::from(self.next.fetch_add(1, Ordering::SeqCst))
+    }
+
     pub fn shift(&self, by_ms: i64) {
         self.now_ms.fetch_add(by_ms, Ordering::SeqCst);
     }
@@ -68,11 +73,11 @@ impl CountingMint {
 
 impl Mint for CountingMint {
     fn stamp(&self) -> Stamp {
-        Stamp { at_ms: self.now_ms.fetch_add(1, Ordering::SeqCst), seed: self.request_id() }
+        Stamp { at_ms: self.now_ms.fetch_add(1, Ordering::SeqCst), seed: self.count() }
     }
 
-    fn request_id(&self) -> u128 {
-        u128::from(self.next.fetch_add(1, Ordering::SeqCst))
+    fn request_id(&self) -> RequestId {
+        RequestId::new(self.now_ms.load(Ordering::SeqCst), self.count())
     }
 }
 

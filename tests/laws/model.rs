@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::{Map, Value, json};
 use session_manager::machine::Command;
 use session_manager::machine::apply::store::StoreWrite;
+use session_manager::machine::apply::update_message::NewContent;
 use session_manager::machine::entry::{Body, Entry};
 use session_manager::machine::query::list::ListQuery;
 use session_manager::machine::query::messages::MessagesQuery;
@@ -177,7 +178,8 @@ impl Model {
                 // Only a raw write can bring a revision this far.
                 let revision = revision.checked_add(1).ok_or("session/invalid_request")?;
                 entry["revision"] = json!(revision);
-                entry["message"]["content"] = c.content.value();
+                let NewContent::Full(content) = &c.content else { unreachable!("the model is told everything") };
+                entry["message"]["content"] = content.value();
                 if let Some(details) = &c.details {
                     entry["message"]["details"] = details.value();
                 }

@@ -10,7 +10,7 @@ use session_manager::machine::apply::append_many::AppendMany;
 use session_manager::machine::apply::create::CreateSession;
 use session_manager::machine::apply::ensure::EnsureSession;
 use session_manager::machine::entry::{Body, Entry};
-use session_manager::machine::ids::{EntryId, SessionId};
+use session_manager::machine::ids::{EntryId, RequestId, SessionId};
 use session_manager::machine::message::Role;
 use session_manager::machine::query::messages::{self, MessagesPage, MessagesQuery};
 use session_manager::machine::refusal::Fault;
@@ -59,6 +59,10 @@ impl View for Counted<'_> {
         limit: usize,
     ) -> Result<Vec<ListPoint>, Fault> {
         self.view.listed(facet, order, from, limit)
+    }
+
+    fn remembered(&self, request_id: RequestId) -> Result<Option<Answer>, Fault> {
+        self.view.remembered(request_id)
     }
 
     fn clock_ms(&self) -> Result<i64, Fault> {

@@ -17,18 +17,19 @@ use session_manager::machine::apply::set_active_leaf::SetActiveLeaf;
 use session_manager::machine::apply::set_meta::SetMeta;
 use session_manager::machine::apply::set_status::SetStatus;
 use session_manager::machine::apply::store::{Envelope, StoreWrite};
-use session_manager::machine::apply::update_message::UpdateMessage;
+use session_manager::machine::apply::update_message::{NewContent, UpdateMessage};
 use session_manager::machine::entry::{Body, Entry};
 use session_manager::machine::event::EventKind;
-use session_manager::machine::ids::{EntryId, SessionId};
+use session_manager::machine::ids::{EntryId, RequestId, SessionId};
 use session_manager::machine::json::Json;
 use session_manager::machine::law::{self, LawError};
 use session_manager::machine::message::Role;
 use session_manager::machine::query::list::ListQuery;
 use session_manager::machine::query::messages::MessagesQuery;
 use session_manager::machine::session::{SessionMeta, SessionStatus};
+use session_manager::machine::stamp::Stamp;
 use session_manager::machine::view::ListOrder;
-use session_manager::machine::{Command, Found, Query, Stamped};
+use session_manager::machine::{self, Answer, Command, Found, Outcome, Query, Stamped};
 use session_manager::storage::Store;
 use session_manager::storage::memory::MemoryStore;
 use session_manager::storage::sled::SledStore;
@@ -334,7 +335,7 @@ impl Race {
                 let session_id = self.session(session);
                 Command::UpdateMessage(UpdateMessage {
                     entry_id: self.entry(&session_id, entry),
-                    content: Json::print(&text("new words")),
+                    content: NewContent::Full(Json::print(&text(&"word ".repeat(20 * (1 + usize::from(entry)))))),
                     details: details.then(|| Json::print(&json!({ "new": [1] }))),
                     expected_revision: expected,
                     origin: origin(entry),
@@ -408,7 +409,9 @@ impl Race {
         let n = self.log.len() as u64 + 1;
         self.at_ms += [1, 0, 7, -20][n as usize % 4];
         let stamped = stamped(n, self.at_ms, command);
+        self.patched_update_does_the_same(&stamped)?;
         let outcome = self.run.apply(&stamped);
+        self.repeating_it_changes_nothing(&stamped, &outcome)?;
         let minted = minted(&outcome);
         let expected = self.model.apply(self.at_ms, &stamped.command, &minted);
         prop_assert_eq!(&told(&outcome.answer), &expected.answer, "answer to {:?}", &stamped.command);
@@ -422,6 +425,34 @@ impl Race {
         }
         // A look at everything after every step would cost more than it finds.
         if n.is_multiple_of(LOOK_AT_ALL_EVERY) { self.compare() } else { Ok(()) }
+    }
+
+    /// A retry under the same request id is told what the first attempt was told, and does nothing.
+    fn repeating_it_changes_nothing(&self, stamped: &Stamped, first: &Outcome) -> Verdict {
+        if first.changes.is_empty() {
+            return Ok(());
+        }
+        let again = Stamped { repeated: true, stamp: Stamp { seed: !0, ..stamped.stamp }, ..stamped.clone() };
+        let repeat = self.run.look(|view| machine::apply(view, &again)).expect("the store can be read");
+        prop_assert_eq!(&repeat, &Outcome { changes: Vec::new(), events: Vec::new(), answer: first.answer.clone() });
+        // Long after, nobody can tell any more, and saying so is the only safe answer.
+        let late = Stamp { at_ms: stamped.stamp.at_ms + 120_000, seed: !0 };
+        let again = Stamped { stamp: late, request_id: RequestId(stamped.request_id.0 + 1), ..again };
+        let repeat = self.run.look(|view| machine::apply(view, &again)).expect("the store can be read");
+        prop_assert_eq!(&repeat, &Outcome::unchanged(Answer::Forgotten));
+        Ok(())
+    }
+
+    /// An update that carries only what changes has the outcome of the one that carries everything.
+    fn patched_update_does_the_same(&self, stamped: &Stamped) -> Verdict {
+        let Command::UpdateMessage(update) = &stamped.command else { return Ok(()) };
+        let Some(shrunk) = self.run.look(|view| update.shrunk(view)).expect("the store can be read") else {
+            return Ok(());
+        };
+        let patched = Stamped { command: Command::UpdateMessage(shrunk), ..stamped.clone() };
+        let decide = |stamped: &Stamped| self.run.look(|view| machine::apply(view, stamped)).expect("a readable store");
+        prop_assert_eq!(decide(&patched), decide(stamped));
+        Ok(())
     }
 
     /// Everything the state says equals everything the model says.

@@ -6,6 +6,7 @@ use bytes::Bytes;
 use serde_json::{Value, json};
 use session_manager::machine::entry::Body;
 use session_manager::machine::event::Event;
+use session_manager::machine::ids::RequestId;
 use session_manager::machine::json::Json;
 use session_manager::machine::message::{AgentMessage, ContentBlock, Message, StopReason};
 use session_manager::machine::refusal::Refusal;
@@ -45,7 +46,7 @@ impl Run {
 /// The `n`-th stamped command of a log: time and seed follow from `n`, so that a run can be repeated exactly.
 pub fn stamped(n: u64, at_ms: i64, command: Command) -> Stamped {
     let seed = u128::from(n).wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835) | 1;
-    Stamped { stamp: Stamp { at_ms, seed }, request_id: u128::from(n), command }
+    Stamped { stamp: Stamp { at_ms, seed }, request_id: RequestId::new(at_ms, u128::from(n)), repeated: false, command }
 }
 
 pub fn text(text: &str) -> Vec<ContentBlock> {
@@ -103,6 +104,8 @@ pub fn told(answer: &Result<Answer, Refusal>) -> Result<Value, String> {
         Answer::LeafSet { entry_id } => json!({ "active_leaf": entry_id }),
         Answer::Stored => json!({ "ok": true }),
         Answer::Published { published } => json!({ "published": published }),
+        Answer::BaseMoved => json!("base moved"),
+        Answer::Forgotten => json!("forgotten"),
     })
 }
 
@@ -134,7 +137,9 @@ pub fn minted(outcome: &Outcome) -> Vec<String> {
         | Change::DeleteLeaf(_)
         | Change::SetSeq(..)
         | Change::DeleteSeq(_)
-        | Change::SetClock(_) => None,
+        | Change::SetClock(_)
+        | Change::Remember(..)
+        | Change::Forget(_) => None,
     });
     session.into_iter().chain(entries).collect()
 }

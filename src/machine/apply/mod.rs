@@ -8,6 +8,7 @@ pub mod create;
 pub mod delete;
 pub mod ensure;
 pub mod fork;
+mod repeats;
 pub mod set_active_leaf;
 pub mod set_meta;
 pub mod set_status;
@@ -29,6 +30,9 @@ pub fn apply<V: View + ?Sized>(view: &V, stamped: &Stamped) -> Result<Outcome, F
     // The clock of the state keeps time from running backwards when a new leader's clock is behind.
     let at_ms = stamped.stamp.at_ms.max(view.clock_ms()?);
     let stamp = Stamp { at_ms, ..stamped.stamp };
+    if let Some(outcome) = repeats::first_outcome(view, at_ms, stamped)? {
+        return Ok(outcome);
+    }
     let decided = match &stamped.command {
         Command::Create(command) => create::apply(view, &stamp, command),
         Command::Ensure(command) => ensure::apply(view, &stamp, command),
@@ -43,7 +47,7 @@ pub fn apply<V: View + ?Sized>(view: &V, stamped: &Stamped) -> Result<Outcome, F
         Command::Store(command) => store::apply(view, &stamp, command),
     };
     let outcome = match decided {
-        Ok(outcome) => outcome,
+        Ok(outcome) => repeats::remembered(view, at_ms, stamped.request_id, outcome)?,
         Err(Failure::Refused(refusal)) => Outcome::refused(refusal),
         Err(Failure::Broken(fault)) => return Err(fault),
     };

@@ -6,8 +6,9 @@ use crate::machine::entry::{Body, Entry};
 use crate::machine::event::Happened;
 use crate::machine::ids::{EntryId, SessionId};
 use crate::machine::json::Json;
-use crate::machine::message::{ContentBlock, Role};
-use crate::machine::refusal::{Failure, Refusal};
+use crate::machine::message::{ContentBlock, Message, Role};
+use crate::machine::patch::Patch;
+use crate::machine::refusal::{Failure, Fault, Refusal};
 use crate::machine::stamp::Stamp;
 use crate::machine::view::{Change, View};
 
@@ -15,12 +16,32 @@ use crate::machine::view::{Change, View};
 pub struct UpdateMessage {
     pub session_id: SessionId,
     pub entry_id: EntryId,
-    /// JSON text of the new content blocks, checked at the door.
-    pub content: Json,
+    pub content: NewContent,
     /// JSON text; only for function results and custom messages.
     pub details: Option<Json>,
     pub expected_revision: Option<u64>,
     pub origin: Option<Json>,
+}
+
+/// The content to come, as JSON text of its blocks, checked at the door.
+#[derive(Debug, Clone, PartialEq)]
+pub enum NewContent {
+    Full(Json),
+    /// Only what changes against the content of one revision.
+    Patch(Patch),
+}
+
+impl UpdateMessage {
+    /// The same command with no more content than what differs from the state, where that is less.
+    /// Apply answers `BaseMoved` when the state moved on meanwhile; the whole command is then proposed instead.
+    pub fn shrunk<V: View + ?Sized>(&self, view: &V) -> Result<Option<UpdateMessage>, Fault> {
+        let NewContent::Full(content) = &self.content else { return Ok(None) };
+        let Some(entry) = view.entry(&self.session_id, &self.entry_id)? else { return Ok(None) };
+        let Body::Message(message) = &entry.body else { return Ok(None) };
+        let base = message.content_text();
+        let patch = base.and_then(|base| Patch::between(entry.revision, &base, content.text()));
+        Ok(patch.map(|patch| UpdateMessage { content: NewContent::Patch(patch), ..self.clone() }))
+    }
 }
 
 pub fn apply<V: View + ?Sized>(view: &V, stamp: &Stamp, command: &UpdateMessage) -> Result<Outcome, Failure> {
@@ -41,7 +62,14 @@ pub fn apply<V: View + ?Sized>(view: &V, stamp: &Stamp, command: &UpdateMessage)
     // Both were checked at the door. Should they not parse after all, every replica refuses alike.
     let unreadable =
         |what: &str| Refusal::RequestInvalid(format!("entry {:?}: {what} cannot be read", entry_id.as_str()));
-    let content: Vec<ContentBlock> = command.content.parse().map_err(|_| unreadable("content"))?;
+    let text = match &command.content {
+        NewContent::Full(content) => content.clone(),
+        NewContent::Patch(patch) => match patched(patch, &entry, message) {
+            Some(text) => Json::adopt(&text),
+            None => return Ok(Outcome::unchanged(Answer::BaseMoved)),
+        },
+    };
+    let content: Vec<ContentBlock> = text.parse().map_err(|_| unreadable("content"))?;
     let details = command.details.as_ref().map(Json::value);
     let message = message.with_content(content, details).ok_or_else(|| unreadable("the stored message"))?;
     // Only a raw write can bring a revision to its end; there is no next one, and every replica says so alike.
@@ -60,4 +88,11 @@ pub fn apply<V: View + ?Sized>(view: &V, stamp: &Stamp, command: &UpdateMessage)
     draft.report(updated, meta.metadata.as_ref());
     draft.change(Change::PutMeta(touched(meta, stamp)));
     Ok(draft.answer(stamp, Answer::Updated { updated: true, revision }))
+}
+
+fn patched(patch: &Patch, entry: &Entry, message: &Message) -> Option<String> {
+    if patch.base_revision != entry.revision {
+        return None;
+    }
+    patch.onto(&message.content_text()?)
 }

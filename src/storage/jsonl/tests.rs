@@ -13,6 +13,7 @@ use crate::machine::apply::set_active_leaf::SetActiveLeaf;
 use crate::machine::apply::set_status::SetStatus;
 use crate::machine::apply::store::StoreWrite;
 use crate::machine::entry::{Body, Entry, SessionEntry};
+use crate::machine::ids::RequestId;
 use crate::machine::message::{AgentMessage, ContentBlock, Message};
 use crate::machine::session::{SessionMeta, SessionStatus};
 use crate::machine::stamp::Stamp;
@@ -362,7 +363,7 @@ fn kept(tree: &Tree) -> Vec<(Vec<u8>, bytes::Bytes)> {
     let mut pairs = Vec::new();
     tree.scan(&[], None, &mut |key, value| {
         match Key::parse(key).unwrap() {
-            Key::Seq(_) | Key::Clock | Key::Mark => {}
+            Key::Seq(_) | Key::Clock | Key::Mark | Key::Answer(_) => {}
             Key::Meta(_) | Key::Leaf(_) | Key::Entry(..) | Key::List(..) => pairs.push((key.to_vec(), value.clone())),
         }
         ControlFlow::Continue(())
@@ -384,7 +385,7 @@ proptest! {
             let (mut changes, mut over) = (Vec::new(), Changed::new());
             for command in batch {
                 at_ms += 1;
-                let stamped = Stamped { stamp: Stamp { at_ms, seed: at_ms as u128 }, request_id: 0, command };
+                let stamped = Stamped { stamp: Stamp { at_ms, seed: at_ms as u128 }, request_id: RequestId::UNREPEATED, repeated: false, command };
                 let seen = Layer { over: &over, base: &tree };
                 let outcome = apply(&Records::new(&seen), &stamped).unwrap();
                 let written = write(&seen, &outcome.changes).unwrap();

@@ -17,11 +17,13 @@ use crate::machine::apply::set_active_leaf::SetActiveLeaf;
 use crate::machine::apply::set_meta::SetMeta;
 use crate::machine::apply::set_status::SetStatus;
 use crate::machine::apply::store::{Envelope, StoreWrite};
-use crate::machine::apply::update_message::UpdateMessage;
+use crate::machine::apply::update_message::{NewContent, UpdateMessage};
 use crate::machine::entry::Body;
 use crate::machine::event::EventKind;
+use crate::machine::ids::RequestId;
 use crate::machine::json::{Json, Object};
 use crate::machine::message::{Message, Role};
+use crate::machine::patch::Patch;
 use crate::machine::session::{SessionMeta, SessionStatus};
 use crate::machine::stamp::Stamp;
 use crate::machine::{Command, Stamped};
@@ -126,8 +128,17 @@ fn append() -> impl Strategy<Value = AppendEntry> {
     )
 }
 
+fn content() -> impl Strategy<Value = NewContent> {
+    prop_oneof![
+        json_text().prop_map(NewContent::Full),
+        any::<(u64, u64, u64, u64, Vec<u8>)>().prop_map(|(base_revision, base_hash, head, tail, middle)| {
+            NewContent::Patch(Patch { base_revision, base_hash, head, tail, middle })
+        }),
+    ]
+}
+
 fn update() -> impl Strategy<Value = UpdateMessage> {
-    (text(), text(), json_text(), prop::option::of(json_text()), any::<Option<u64>>()).prop_map(
+    (text(), text(), content(), prop::option::of(json_text()), any::<Option<u64>>()).prop_map(
         |(session_id, entry_id, content, details, expected_revision)| UpdateMessage {
             session_id: session_id.into(),
             entry_id: entry_id.into(),
@@ -173,8 +184,9 @@ proptest! {
     #[test]
     fn every_stamped_command_reads_back_as_written(
         command in command(), at_ms in any::<i64>(), seed in any::<u128>(), request_id in any::<u128>(),
+        repeated: bool,
     ) {
-        let stamped = Stamped { stamp: Stamp { at_ms, seed }, request_id, command };
+        let stamped = Stamped { stamp: Stamp { at_ms, seed }, request_id: RequestId(request_id), repeated, command };
         let order = Order::new(stamped.clone());
         let back = Order::read(order.encoded().clone()).unwrap();
         prop_assert_eq!(back.stamped(), &stamped);
@@ -215,7 +227,8 @@ fn golden() -> Entry {
         origin: Some(Json::adopt("{}")),
         body: Body::Message(Message { role: Role::Assistant, body: Json::adopt("{\"x\":1}") }),
     });
-    let order = Order::new(Stamped { stamp: Stamp { at_ms: 5, seed: 1 }, request_id: 2, command });
+    let order =
+        Order::new(Stamped { stamp: Stamp { at_ms: 5, seed: 1 }, request_id: RequestId(2), repeated: false, command });
     Entry { id: LogId { term: 3, leader: 1, index: 300 }, payload: Payload::Command(order) }
 }
 

@@ -18,12 +18,13 @@ use crate::machine::apply::set_active_leaf::SetActiveLeaf;
 use crate::machine::apply::set_meta::SetMeta;
 use crate::machine::apply::set_status::SetStatus;
 use crate::machine::apply::store::{Envelope, StoreWrite};
-use crate::machine::apply::update_message::UpdateMessage;
+use crate::machine::apply::update_message::{NewContent, UpdateMessage};
 use crate::machine::entry::Body;
 use crate::machine::event::EventKind;
-use crate::machine::ids::{EntryId, SessionId};
+use crate::machine::ids::{EntryId, RequestId, SessionId};
 use crate::machine::json::{Json, Object};
 use crate::machine::message::{Message, Role};
+use crate::machine::patch::Patch;
 use crate::machine::session::SessionStatus;
 use crate::machine::stamp::Stamp;
 use crate::machine::{Command, Stamped};
@@ -69,7 +70,7 @@ impl PartialEq for Order {
 
 impl fmt::Debug for Order {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "order {:032x} of {} bytes", self.0.stamped.request_id, self.0.encoded.len())
+        write!(f, "order {:032x} of {} bytes", self.0.stamped.request_id.0, self.0.encoded.len())
     }
 }
 
@@ -83,7 +84,8 @@ fn encode(stamped: &Stamped) -> Bytes {
     let spelled = proto::StampedCommand {
         at_ms: stamped.stamp.at_ms,
         seed: Bytes::copy_from_slice(&stamped.stamp.seed.to_be_bytes()),
-        request_id: Bytes::copy_from_slice(&stamped.request_id.to_be_bytes()),
+        request_id: Bytes::copy_from_slice(&stamped.request_id.0.to_be_bytes()),
+        repeated: stamped.repeated,
         command: Some(spell(&stamped.command)),
     };
     spelled.encode_to_vec().into()
@@ -96,7 +98,8 @@ fn decode(bytes: Bytes) -> Result<Stamped, Unreadable> {
         .ok_or_else(|| Unreadable("command: none this version knows; it was written by a newer one".to_owned()))?;
     Ok(Stamped {
         stamp: Stamp { at_ms: spelled.at_ms, seed: wide(&spelled.seed, "seed")? },
-        request_id: wide(&spelled.request_id, "request_id")?,
+        request_id: RequestId(wide(&spelled.request_id, "request_id")?),
+        repeated: spelled.repeated,
         command: understand(command)?,
     })
 }
@@ -130,7 +133,7 @@ fn spell(command: &Command) -> Spelled {
         Command::UpdateMessage(c) => Spelled::UpdateMessage(proto::UpdateMessage {
             session_id: c.session_id.to_string(),
             entry_id: c.entry_id.to_string(),
-            content: json_text(&c.content),
+            content: Some(spell_content(&c.content)),
             details: c.details.as_ref().map(json_text),
             expected_revision: c.expected_revision,
             origin: c.origin.as_ref().map(json_text),
@@ -196,6 +199,33 @@ fn spell_append(append: &AppendEntry) -> proto::Append {
     }
 }
 
+fn spell_content(content: &NewContent) -> proto::update_message::Content {
+    match content {
+        NewContent::Full(content) => proto::update_message::Content::Full(json_text(content)),
+        NewContent::Patch(patch) => proto::update_message::Content::Patch(proto::Patch {
+            base_revision: patch.base_revision,
+            base_hash: patch.base_hash,
+            head: patch.head,
+            tail: patch.tail,
+            middle: Bytes::copy_from_slice(&patch.middle),
+        }),
+    }
+}
+
+fn understand_content(content: Option<proto::update_message::Content>) -> Result<NewContent, Unreadable> {
+    match content {
+        Some(proto::update_message::Content::Full(content)) => Ok(NewContent::Full(Json::adopt(&content))),
+        Some(proto::update_message::Content::Patch(patch)) => Ok(NewContent::Patch(Patch {
+            base_revision: patch.base_revision,
+            base_hash: patch.base_hash,
+            head: patch.head,
+            tail: patch.tail,
+            middle: patch.middle.to_vec(),
+        })),
+        None => Err(Unreadable("an update without content".to_owned())),
+    }
+}
+
 fn spell_message(message: &Message) -> proto::Message {
     proto::Message { role: spell_role(message.role) as i32, body: json_text(&message.body) }
 }
@@ -239,7 +269,7 @@ fn understand(spelled: Spelled) -> Result<Command, Unreadable> {
         Spelled::UpdateMessage(c) => Command::UpdateMessage(UpdateMessage {
             session_id: c.session_id.into(),
             entry_id: c.entry_id.into(),
-            content: Json::adopt(&c.content),
+            content: understand_content(c.content)?,
             details: json(c.details),
             expected_revision: c.expected_revision,
             origin: json(c.origin),

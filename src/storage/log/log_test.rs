@@ -12,6 +12,7 @@ use super::command::Order;
 use super::record::{Entry, LogId, Payload, Vote};
 use super::{Edges, Limits, Log, LogError};
 use crate::machine::apply::create::CreateSession;
+use crate::machine::ids::RequestId;
 use crate::machine::stamp::Stamp;
 use crate::machine::{Command, Stamped};
 use crate::storage::disk::watched::WatchedDisk;
@@ -28,7 +29,7 @@ fn id(term: u64, index: u64) -> LogId {
 fn entry(term: u64, index: u64) -> Entry {
     let title = format!("entry {index} of term {term}");
     let command = Command::Create(CreateSession { title, description: String::new(), metadata: None });
-    let stamped = Stamped { stamp: Stamp { at_ms: 1, seed: 1 }, request_id: 1, command };
+    let stamped = Stamped { stamp: Stamp { at_ms: 1, seed: 1 }, request_id: RequestId(1), repeated: false, command };
     Entry { id: id(term, index), payload: Payload::Command(Order::new(stamped)) }
 }
 
