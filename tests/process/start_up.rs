@@ -90,6 +90,37 @@ fn a_bad_configuration_is_refused_with_the_field() {
     assert!(!data.exists(), "a refused configuration leaves nothing behind");
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_edited_configuration_is_put_to_work_or_refused_while_the_node_runs() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let config = dir.path().join("config.yaml");
+    let edit = |text: &str| std::fs::write(&config, text).expect("a written file");
+    edit("max_list_limit: 2\ndefault_list_limit: 2\n");
+    let node = NodeProcess::start(&dir.path().join("data"), &["--config", &config.to_string_lossy()]);
+    let client = Client::connect(&node.url()).await;
+    for _ in 0..3 {
+        client.create().await;
+    }
+    let page = async || client.call("session::list", json!({ "limit": 9 })).await["sessions"].as_array().map(Vec::len);
+    let reload = async || client.call("session::on-config-change", json!({})).await["ok"].clone();
+    let status = async || client.call("session::config-status", json!({})).await;
+    assert_eq!(page().await, Some(2));
+
+    edit("max_list_limit: 3\ndefault_list_limit: 2\n");
+    assert_eq!(reload().await, true);
+    assert_eq!(page().await, Some(3));
+
+    for bad in ["max_list_limit: many\n", "max_connections: 7\n", "adapter: {name: fs}\n", "}"] {
+        edit(bad);
+        assert_eq!(reload().await, false, "{bad}");
+        assert_eq!(status().await["last_outcome"], "rejected", "{bad}");
+        assert_eq!(page().await, Some(3), "the last good configuration stays: {bad}");
+    }
+    edit("max_list_limit: 1\ndefault_list_limit: 1\n");
+    assert_eq!(reload().await, true);
+    assert_eq!((page().await, status().await["rejected_reloads"].clone()), (Some(1), json!(4)));
+}
+
 #[test]
 fn the_manifest_is_printed_without_side_effects() {
     let dir = tempfile::tempdir().expect("a temporary directory");
