@@ -31,6 +31,17 @@ pub struct Config {
     /// Where clients connect: host:port, loopback only.
     #[serde(deserialize_with = "listen_address")]
     pub listen: SocketAddr,
+    /// Which member of its cluster this node is; never changes for a data directory. Raft only.
+    #[schemars(range(min = 1))]
+    pub node_id: u64,
+    /// Where the other nodes and `session-manager cluster` reach this one: host:port, loopback only. Raft only; a node
+    /// without it stays alone.
+    #[serde(deserialize_with = "peer_address")]
+    pub peer_listen: Option<SocketAddr>,
+    /// An empty data directory waits until a cluster invites it, instead of founding one. Raft only.
+    pub join: bool,
+    /// How new the answers of reads are. Raft only.
+    pub consistency: Consistency,
     /// Connections served at once.
     #[schemars(range(min = 1, max = 65_536))]
     pub max_connections: usize,
@@ -46,6 +57,16 @@ pub struct Config {
     /// How long a call may take when its door sets no deadline of its own.
     #[schemars(range(min = 100, max = 600_000))]
     pub call_timeout_ms: u64,
+}
+
+/// How new the answers of reads are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Consistency {
+    /// At least as new as everything acknowledged anywhere before the question.
+    Linearizable,
+    /// As new as this node happens to be: faster, and answered without a leader too.
+    Local,
 }
 
 /// The place where the data lives.
@@ -78,6 +99,10 @@ impl Default for Config {
             max_list_limit: 500,
             legacy_names: true,
             listen: SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), PORT),
+            node_id: 1,
+            peer_listen: None,
+            join: false,
+            consistency: Consistency::Linearizable,
             max_connections: 4096,
             max_message_bytes: 64 << 20,
             outbound_queue_bytes: 32 << 20,
@@ -172,14 +197,20 @@ impl Config {
 
 /// An address in words a person writes: `127.0.0.1:49134`, `[::1]:49134`, `localhost:49134`.
 fn listen_address<'de, D: Deserializer<'de>>(deserializer: D) -> Result<SocketAddr, D::Error> {
-    let text = String::deserialize(deserializer)?;
+    address(&String::deserialize(deserializer)?)
+}
+
+/// The same, where there may be none.
+fn peer_address<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<SocketAddr>, D::Error> {
+    Option::<String>::deserialize(deserializer)?.map(|text| address(&text)).transpose()
+}
+
+fn address<E: serde::de::Error>(text: &str) -> Result<SocketAddr, E> {
     let numeric = match text.strip_prefix("localhost:") {
         Some(port) => format!("{}:{port}", Ipv4Addr::LOCALHOST),
-        None => text.clone(),
+        None => text.to_owned(),
     };
-    numeric.parse().map_err(|_| {
-        serde::de::Error::custom(format!("{text:?} is no address: write host:port, such as 127.0.0.1:{PORT}"))
-    })
+    numeric.parse().map_err(|_| E::custom(format!("{text:?} is no address: write host:port, such as 127.0.0.1:{PORT}")))
 }
 
 #[cfg(test)]

@@ -15,14 +15,13 @@ use futures::FutureExt;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use crate::config::{AdapterConfig, Config, ConfigError};
+use crate::config::{AdapterConfig, Config, ConfigError, Consistency};
 use crate::events::deliver::{Feed, FeedSettings};
 use crate::events::position::ClusterTag;
 use crate::proposal::Adapter;
 use crate::proposal::local::LocalAdapter;
 use crate::proposal::mint::SystemMint;
 use crate::proposal::raft::{RaftAdapter, RaftSettings};
-use crate::replication::identity::DataDir;
 use crate::surface::bus::outbox::OutboxLimits;
 use crate::surface::bus::{Bus, BusSettings};
 use crate::surface::calls::{Calls, Reload, Runtime};
@@ -104,7 +103,7 @@ impl Node {
         config.validate().map_err(StartError::Config)?;
 
         // 1. The store: recovered, locked, ready to commit; and the feed it publishes to.
-        let (store, feed) = open_store(&config.adapter).await.map_err(|why| {
+        let (store, feed) = open_store(&config).await.map_err(|why| {
             let data_dir = config.adapter.data_dir().to_owned();
             StartError::Data { data_dir, why }
         })?;
@@ -127,6 +126,14 @@ impl Node {
         let close_feed = CancellationToken::new();
         let dispatch = tokio::spawn(feed.dispatch(close_feed.clone()));
         Ok(Node { address, config, store, door, dispatch, close_door, close_feed })
+    }
+
+    /// Where peers reach this node.
+    pub fn peer_addr(&self) -> Option<SocketAddr> {
+        match &self.store {
+            OpenStore::Raft(adapter) => adapter.peer_address(),
+            OpenStore::Fs(_) => None,
+        }
     }
 
     pub fn local_addr(&self) -> SocketAddr {
@@ -222,23 +229,26 @@ fn endpoint_settings(config: &Config) -> EndpointSettings {
     }
 }
 
-/// The only node of its cluster, until there are others to tell apart.
-const NODE_ID: u64 = 1;
-
-async fn open_store(config: &AdapterConfig) -> Result<(OpenStore, Arc<Feed>), String> {
-    data_dir::check(config)?;
-    match config {
-        AdapterConfig::Raft(_) => open_raft(config.data_dir()).await,
-        AdapterConfig::Fs(_) => open_fs(config.data_dir().to_owned()).await,
+async fn open_store(config: &Config) -> Result<(OpenStore, Arc<Feed>), String> {
+    data_dir::check(&config.adapter)?;
+    match config.adapter {
+        AdapterConfig::Raft(_) => open_raft(config).await,
+        AdapterConfig::Fs(_) => open_fs(config.adapter.data_dir().to_owned()).await,
     }
 }
 
-async fn open_raft(data_dir: &Path) -> Result<(OpenStore, Arc<Feed>), String> {
-    let settings = RaftSettings::new(data_dir, NODE_ID);
-    // Positions name their cluster, so the feed has to know it before the first commit.
-    let held = DataDir::open(&settings.disk, data_dir, NODE_ID).map_err(|error| why(&error, data_dir))?;
-    let feed = feed_of(&held.identity.cluster_id);
-    drop(held);
+async fn open_raft(config: &Config) -> Result<(OpenStore, Arc<Feed>), String> {
+    let data_dir = config.adapter.data_dir();
+    let feed = feed_of("raft");
+    // Positions name their cluster, so the feed learns it before the first commit; a node that joins, when it is invited.
+    let named = feed.clone();
+    let settings = RaftSettings {
+        peer_listen: config.peer_listen,
+        join: config.join,
+        stale_reads: config.consistency == Consistency::Local,
+        on_cluster: Some(Arc::new(move |cluster_id| named.joins(cluster_id))),
+        ..RaftSettings::new(data_dir, config.node_id)
+    };
     let adapter = RaftAdapter::open(settings, Arc::new(SystemMint::default()), feed.clone()).await;
     Ok((OpenStore::Raft(Arc::new(adapter.map_err(|error| why(&error, data_dir))?)), feed))
 }

@@ -44,6 +44,18 @@ pub struct ServeArgs {
     #[arg(long, value_enum)]
     adapter: Option<AdapterName>,
 
+    /// Which member of its cluster this node is [default: 1]
+    #[arg(long, value_name = "ID")]
+    node_id: Option<u64>,
+
+    /// Where the other nodes reach this one; port 0 picks a free one [default: nowhere, the node stays alone]
+    #[arg(long, value_name = "ADDRESS")]
+    peer_listen: Option<SocketAddr>,
+
+    /// Wait to be invited by a cluster, if the data directory is empty, instead of founding one
+    #[arg(long)]
+    join: bool,
+
     /// Write the port to this file once the node listens
     #[arg(long, value_name = "FILE")]
     port_file: Option<PathBuf>,
@@ -70,6 +82,9 @@ struct Overrides {
     listen: Option<SocketAddr>,
     data_dir: Option<PathBuf>,
     adapter: Option<AdapterName>,
+    node_id: Option<u64>,
+    peer_listen: Option<SocketAddr>,
+    join: bool,
 }
 
 impl Overrides {
@@ -88,6 +103,9 @@ impl Overrides {
         if let Some(data_dir) = &self.data_dir {
             config.adapter.set_data_dir(data_dir.clone());
         }
+        config.node_id = self.node_id.unwrap_or(config.node_id);
+        config.peer_listen = self.peer_listen.or(config.peer_listen);
+        config.join |= self.join;
         config.validate()?;
         Ok(config)
     }
@@ -106,7 +124,14 @@ pub fn run(args: ServeArgs) -> ExitCode {
 }
 
 async fn serve(args: ServeArgs) -> ExitCode {
-    let overrides = Overrides { listen: args.listen, data_dir: args.data_dir, adapter: args.adapter };
+    let overrides = Overrides {
+        listen: args.listen,
+        data_dir: args.data_dir,
+        adapter: args.adapter,
+        node_id: args.node_id,
+        peer_listen: args.peer_listen,
+        join: args.join,
+    };
     let file = args.config;
     let read = move || overrides.over(file.as_deref());
     let started = match read() {
@@ -122,6 +147,9 @@ async fn serve(args: ServeArgs) -> ExitCode {
     tracing::info!(%address, data_dir, adapter = node.adapter(), version = env!("CARGO_PKG_VERSION"), "listening");
     if args.log_format == LogFormat::Text {
         introduce(address, &data_dir, node.adapter());
+    }
+    if let Some(peers) = node.peer_addr() {
+        tracing::info!(address = %peers, "peers reach this node");
     }
     if let Some(file) = &args.port_file
         && let Err(error) = write_port(file, address.port())

@@ -1,6 +1,6 @@
 //! Owns: how far each setting may go, and why.
 
-use super::{Config, ConfigError};
+use super::{AdapterConfig, Config, ConfigError};
 
 /// The bounds of one number.
 struct Bound {
@@ -41,6 +41,30 @@ pub fn check(config: &Config) -> Result<(), ConfigError> {
             config.listen,
             config.listen.port()
         )));
+    }
+    cluster(config)
+}
+
+/// What only a member of a cluster may be told.
+fn cluster(config: &Config) -> Result<(), ConfigError> {
+    let wrong = |why: String| Err(ConfigError(why));
+    if config.node_id == 0 {
+        return wrong("node_id: 0 is no node id, ids begin at 1".to_owned());
+    }
+    if config.join && config.peer_listen.is_none() {
+        return wrong("join: nobody can invite a node without peer_listen, set it to host:port".to_owned());
+    }
+    let Some(address) = config.peer_listen else { return Ok(()) };
+    if matches!(config.adapter, AdapterConfig::Fs(_)) {
+        return wrong("peer_listen: the fs adapter has no peers, use the raft adapter".to_owned());
+    }
+    // Whoever reaches this port is a member or an operator.
+    if !address.ip().is_loopback() {
+        return wrong(format!(
+            "peer_listen: {address} can be reached from other machines, and this build has no authentication between \
+             nodes: use 127.0.0.1:{}",
+            address.port()
+        ));
     }
     Ok(())
 }

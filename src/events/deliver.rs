@@ -2,7 +2,7 @@
 //! May touch: bindings, filters, positions, the ring. Never: a socket. An attach point takes a delivery without waiting.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use serde_json::Value;
 use tokio::sync::Notify;
@@ -49,6 +49,8 @@ impl Default for FeedSettings {
 /// The feed of one node: every commit's events pass through here once, in log order.
 pub struct Feed {
     settings: FeedSettings,
+    /// The cluster that was joined after the feed was made.
+    joined: OnceLock<ClusterTag>,
     queue: Mutex<Queue>,
     /// Held while an event is matched and handed out, so that a new binding sees its past and then its future.
     state: Mutex<State>,
@@ -72,7 +74,13 @@ struct State {
 
 impl Feed {
     pub fn new(settings: FeedSettings) -> Arc<Feed> {
-        Arc::new(Feed { settings, queue: Mutex::default(), state: Mutex::default(), published: Notify::new() })
+        Arc::new(Feed {
+            settings,
+            joined: OnceLock::new(),
+            queue: Mutex::default(),
+            state: Mutex::default(),
+            published: Notify::new(),
+        })
     }
 
     /// Tells the feed that every event after `position` will be published to it, so that a subscriber may resume
@@ -83,8 +91,13 @@ impl Feed {
         state.dispatched = Some(position);
     }
 
+    /// Names the cluster, for a node that joins one. Counts once, before the first publish.
+    pub fn joins(&self, cluster: &str) {
+        self.joined.get_or_init(|| ClusterTag::new(cluster));
+    }
+
     pub fn cluster(&self) -> &ClusterTag {
-        &self.settings.cluster
+        self.joined.get().unwrap_or(&self.settings.cluster)
     }
 
     /// The dispatcher: runs until shutdown, then hands out what is left.
@@ -117,7 +130,7 @@ impl Feed {
                 state.bindings.insert(binding, next);
             }
             Some(after) => {
-                state.ring.check_reaches(after, &self.settings.cluster)?;
+                state.ring.check_reaches(after, self.cluster())?;
                 for committed in &state.ring.events {
                     if binding.is_past(committed.position) && binding.filter.matches(&committed.event) {
                         self.hand_over(&binding, committed, &mut None);
@@ -143,7 +156,7 @@ impl Feed {
 
     /// True when nothing after this position is lost.
     pub fn reaches(&self, position: Position) -> bool {
-        locked(&self.state).ring.check_reaches(position, &self.settings.cluster).is_ok()
+        locked(&self.state).ring.check_reaches(position, self.cluster()).is_ok()
     }
 
     pub fn change_owner(&self, from: u64, to: u64) {
@@ -179,7 +192,7 @@ impl Feed {
         let sidecar = format!(
             "{{{}{comma}\"session-manager\":{{\"position\":\"{}\",\"seq\":{}}}}}",
             binding.sidecar_fields,
-            self.settings.cluster.print(committed.position),
+            self.cluster().print(committed.position),
             committed.event.seq,
         );
         binding.to.deliver(Delivery { binding, data, sidecar });

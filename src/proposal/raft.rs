@@ -1,14 +1,17 @@
-//! Owns: carrying out decisions through the replicated log: bounded in flight, stamped here, honest about the outcome.
+//! Owns: carrying out decisions through the replicated log, on whichever node they arrive: bounded in flight, retried
+//! where the leader changes, honest about the outcome.
 //! Never: answer before the log is durable, or read what a quorum does not vouch for.
 
+mod carry;
+mod leading;
+
+use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
-use openraft::ReadPolicy;
-use openraft::errors::{ClientWriteError, LinearizableReadError, RaftError};
 use tokio::sync::Semaphore;
 use tokio::time::timeout_at;
 use tracing::{info, warn};
@@ -16,42 +19,54 @@ use tracing::{info, warn};
 use super::mint::Mint;
 use super::{Adapter, Undone};
 use crate::events::EventSink;
-use crate::machine::refusal::Refusal;
-use crate::machine::{self, Answer, Command, Found, Query, Stamped};
+use crate::machine::{self, Answer, Command, Found, Query};
 use crate::replication::GROUP;
-use crate::replication::identity::{DataDir, state_dir};
+use crate::replication::admin_service::AdminService;
+use crate::replication::forward::Arrivals;
+use crate::replication::identity::{DataDir, Purpose, state_dir};
+use crate::replication::leader::Leader;
+use crate::replication::listener::{self, Bound, Listener};
 use crate::replication::mark::Mark;
+use crate::replication::peer_service::PeerService;
+use crate::replication::reads::Unconfirmed;
 use crate::replication::replica::Replica;
 pub use crate::replication::replica::{RaftSettings, StartError};
-use crate::replication::types::{Reply, Types};
-use crate::storage::log::command::Order;
 use crate::storage::sled::{OpenFault, SledStore};
 use crate::storage::{Store, look};
+use leading::Leading;
 
 /// Mutations in flight at once: a second's worth at the peak. Beyond it the caller is told to come back.
 const PROPOSALS_MAX: usize = 4096;
 
-/// The largest command the log takes. Requests are bounded far below this at the door.
-const COMMAND_BYTES_MAX: usize = 64 << 20;
+/// How long a call waits for a leader and a quorum to be there again. Well below the time for which answers are
+/// remembered, so that a repetition is always recognised.
+const PATIENCE: Duration = Duration::from_secs(20);
 
-/// The data of one member of a replicated cluster; for now, the only one.
+/// How long a call waits before it tries again although nobody new leads.
+const AGAIN_AFTER: Duration = Duration::from_millis(50);
+
+/// The data of one member of a replicated cluster; alone, a cluster of one.
 pub struct RaftAdapter {
-    replica: Replica,
+    replica: Arc<Replica>,
+    leading: Arc<Leading>,
     mint: Arc<dyn Mint>,
     room: Semaphore,
+    stale_reads: bool,
+    listener: Option<Listener>,
+    peer_address: Option<SocketAddr>,
     /// The state, where it was opened here and is to be closed here.
     opened: Option<Arc<SledStore>>,
 }
 
 impl RaftAdapter {
-    /// Starts a member over a state of the caller's. Returns when it is ready to answer.
+    /// Starts a member over a state of the caller's. Returns when it is ready to answer, or to join.
     pub async fn start(
         settings: RaftSettings,
         mint: Arc<dyn Mint>,
         store: Arc<dyn Store>,
         sink: Arc<dyn EventSink>,
     ) -> Result<RaftAdapter, StartError> {
-        let data_dir = DataDir::open(&settings.disk, &settings.data_dir, settings.node_id)?;
+        let data_dir = open_dir(&settings)?;
         RaftAdapter::start_in(settings, data_dir, mint, store, sink).await
     }
 
@@ -61,7 +76,7 @@ impl RaftAdapter {
         mint: Arc<dyn Mint>,
         sink: Arc<dyn EventSink>,
     ) -> Result<RaftAdapter, StartError> {
-        let data_dir = DataDir::open(&settings.disk, &settings.data_dir, settings.node_id)?;
+        let data_dir = open_dir(&settings)?;
         let store = Arc::new(open_state(&state_dir(&settings.data_dir))?);
         let mut adapter = RaftAdapter::start_in(settings, data_dir, mint, store.clone(), sink).await?;
         adapter.opened = Some(store);
@@ -75,12 +90,30 @@ impl RaftAdapter {
         store: Arc<dyn Store>,
         sink: Arc<dyn EventSink>,
     ) -> Result<RaftAdapter, StartError> {
-        let replica = Replica::start(settings, data_dir, store, sink).await?;
-        Ok(RaftAdapter { replica, mint, room: Semaphore::new(PROPOSALS_MAX), opened: None })
+        // 1. The port, so that a busy one is known before anything else happens.
+        let bound = match settings.peer_listen {
+            Some(address) => Some(listener::bind(address).await?),
+            None => None,
+        };
+        let peer_address = bound.as_ref().map(|bound| bound.address);
+        let address = peer_address.map(|address| address.to_string()).unwrap_or_default();
+        // 2. Consensus over log and state.
+        let (stale_reads, on_cluster) = (settings.stale_reads, settings.on_cluster.clone());
+        let replica = Arc::new(Replica::start(settings, data_dir, address, store, sink).await?);
+        let leading = Arc::new(Leading { replica: replica.clone(), mint: mint.clone() });
+        // 3. Peers are answered.
+        let listener = bound.map(|bound| serve(bound, &replica, &leading, on_cluster));
+        let room = Semaphore::new(PROPOSALS_MAX);
+        Ok(RaftAdapter { replica, leading, mint, room, stale_reads, listener, peer_address, opened: None })
     }
 
     pub fn replica(&self) -> &Replica {
         &self.replica
+    }
+
+    /// Where peers reach this node.
+    pub fn peer_address(&self) -> Option<SocketAddr> {
+        self.peer_address
     }
 
     /// Resolves when this node cannot go on and its process should end, with the reason.
@@ -88,8 +121,13 @@ impl RaftAdapter {
         self.replica.failed().await
     }
 
-    /// Stops in order: consensus, log, state. Calls in flight end with an error that says what became of them.
+    /// Stops in order: leadership, peers, consensus, log, state. Calls in flight end with an error that says what
+    /// became of them.
     pub async fn shutdown(&self) {
+        self.replica.step_aside().await;
+        if let Some(listener) = &self.listener {
+            listener.close().await;
+        }
         self.replica.shutdown().await;
         if let Some(store) = self.opened.clone()
             && let Err(error) = tokio::task::spawn_blocking(move || store.close()).await
@@ -101,58 +139,34 @@ impl RaftAdapter {
     async fn order(&self, command: Command, deadline: Instant) -> Result<Answer, Undone> {
         let full = |_| Undone::Unavailable(format!("{PROPOSALS_MAX} mutations are in flight already; retry later"));
         let _room = self.room.try_acquire().map_err(full)?;
-        if let Some(shrunk) = self.shrunk(&command)? {
-            match self.write(shrunk, deadline).await? {
-                // Another update came between: say everything.
-                Answer::BaseMoved => {}
-                answer => return Ok(answer),
-            }
-        }
-        self.write(command, deadline).await
-    }
-
-    /// The command with less in it, where the state here tells the rest.
-    fn shrunk(&self, command: &Command) -> Result<Option<Command>, Undone> {
-        let Command::UpdateMessage(update) = command else { return Ok(None) };
-        let shrunk = look(self.replica.store(), |view| update.shrunk(view));
-        Ok(shrunk.map_err(|fault| Undone::Unavailable(fault.0))?.map(Command::UpdateMessage))
-    }
-
-    async fn write(&self, command: Command, deadline: Instant) -> Result<Answer, Undone> {
-        let (stamp, request_id) = (self.mint.stamp(), self.mint.request_id());
-        let stamped = Stamped { stamp, request_id, repeated: false, command };
-        let order = Order::new(stamped);
-        let bytes = order.encoded().len();
-        if bytes > COMMAND_BYTES_MAX {
-            let why = format!("the request takes {bytes} bytes; at most {COMMAND_BYTES_MAX} can be stored at once");
-            return Err(Undone::Refused(Refusal::RequestInvalid(why)));
-        }
-        if Instant::now() >= deadline {
-            return Err(Undone::Unavailable("the deadline passed before the mutation was proposed".to_owned()));
-        }
-        let written = match timeout_at(deadline.into(), self.replica.raft().client_write(order)).await {
-            Ok(written) => written.map_err(not_written)?,
-            Err(_) => {
-                let why = "the deadline passed while the mutation was being replicated".to_owned();
-                return Err(Undone::OutcomeUnknown(why));
-            }
-        };
-        match written.data {
-            Reply::Answered(answer) => answer.map_err(Undone::Refused),
-            Reply::Nothing => Err(Undone::OutcomeUnknown("a command was applied without an answer".to_owned())),
-        }
+        let deadline = deadline.min(Instant::now() + PATIENCE);
+        carry::carry(&self.leading, command, self.mint.request_id(), deadline).await
     }
 
     /// Returns once the state here holds everything that was answered anywhere before now.
-    async fn barrier(&self) -> Result<(), Undone> {
-        let linearizer = self.replica.raft().get_read_linearizer(ReadPolicy::ReadIndex).await.map_err(not_read)?;
-        self.replica.await_applied(linearizer.read_log_id().index()).await.map_err(Undone::Unavailable)
+    async fn barrier(&self, deadline: Instant) -> Result<(), Undone> {
+        let raft = self.replica.raft();
+        loop {
+            let leader = Leader::of(raft);
+            let why = match self.replica.reads().index().await {
+                Ok(index) => return self.replica.await_applied(index).await.map_err(Undone::Unavailable),
+                Err(Unconfirmed::Stopped(why)) => return Err(Undone::Unavailable(why)),
+                Err(Unconfirmed::NotNow(why)) => why,
+            };
+            if Instant::now() + AGAIN_AFTER >= deadline {
+                return Err(Undone::Unavailable(why));
+            }
+            Leader::changed(raft, &leader, AGAIN_AFTER).await;
+        }
     }
 
     async fn look_up(&self, query: Query, deadline: Instant) -> Result<Found, Undone> {
-        let late = |_| Undone::Unavailable("the deadline passed before the read was confirmed".to_owned());
-        timeout_at(deadline.into(), self.barrier()).await.map_err(late)??;
-        match look(self.replica.store(), |view| machine::query(view, &query)) {
+        if !self.stale_reads {
+            let deadline = deadline.min(Instant::now() + PATIENCE);
+            let late = |_| Undone::Unavailable("the deadline passed before the read was confirmed".to_owned());
+            timeout_at(deadline.into(), self.barrier(deadline)).await.map_err(late)??;
+        }
+        match look(&**self.replica.store(), |view| machine::query(view, &query)) {
             Ok(found) => found.map_err(Undone::Refused),
             Err(fault) => Err(Undone::Unavailable(fault.0)),
         }
@@ -169,35 +183,40 @@ impl Adapter for RaftAdapter {
     }
 }
 
-/// What became of a mutation that was not answered.
-fn not_written(error: RaftError<Types, ClientWriteError<Types>>) -> Undone {
-    match error {
-        // Refused before it reached the log: nothing was written.
-        RaftError::APIError(ClientWriteError::ForwardToLeader(to)) => Undone::Unavailable(not_leading(to.leader_id)),
-        RaftError::APIError(
-            error @ (ClientWriteError::ChangeMembershipError(_) | ClientWriteError::PreconditionFailed(_)),
-        ) => Undone::Unavailable(error.to_string()),
-        // Another leader took over while it was on its way; it may have been committed all the same.
-        RaftError::APIError(ClientWriteError::LogEntryDiscarded(_)) => {
-            Undone::OutcomeUnknown("another node took over while the mutation was being replicated".to_owned())
-        }
-        RaftError::Fatal(fatal) => Undone::OutcomeUnknown(format!("this node has stopped: {fatal}")),
+fn open_dir(settings: &RaftSettings) -> Result<DataDir, StartError> {
+    let purpose = if settings.join { Purpose::Join } else { Purpose::Found };
+    let data_dir = DataDir::open(&settings.disk, &settings.data_dir, settings.node_id, purpose)?;
+    let cluster_id = data_dir.identity().cluster_id;
+    if let Some(on_cluster) = settings.on_cluster.as_ref().filter(|_| !cluster_id.is_empty()) {
+        on_cluster(&cluster_id);
     }
+    Ok(data_dir)
 }
 
-fn not_read(error: RaftError<Types, LinearizableReadError<Types>>) -> Undone {
-    Undone::Unavailable(match error {
-        RaftError::APIError(LinearizableReadError::ForwardToLeader(to)) => not_leading(to.leader_id),
-        RaftError::APIError(LinearizableReadError::QuorumNotEnough(quorum)) => quorum.to_string(),
-        RaftError::Fatal(fatal) => format!("this node has stopped: {fatal}"),
-    })
-}
-
-fn not_leading(leader: Option<u64>) -> String {
-    match leader {
-        Some(leader) => format!("this node does not lead the cluster, node {leader} does; retry there"),
-        None => "the cluster has no leader at the moment; retry later".to_owned(),
-    }
+fn serve(
+    bound: Bound,
+    replica: &Arc<Replica>,
+    leading: &Arc<Leading>,
+    on_cluster: Option<crate::replication::peer_service::OnCluster>,
+) -> Listener {
+    let peers = PeerService {
+        me: replica.council().peers.me.clone(),
+        raft: replica.raft().clone(),
+        proposals: leading.clone(),
+        arrivals: Arc::new(Arrivals::default()),
+        snapshots: replica.snapshots().clone(),
+        disk: replica.disk().clone(),
+        on_cluster: on_cluster.clone(),
+    };
+    let admin = AdminService {
+        council: replica.council().clone(),
+        store: replica.store().clone(),
+        snapshots: replica.snapshots().clone(),
+        peer: replica.peer().clone(),
+        on_cluster,
+    };
+    info!(node = peers.me.node, address = %bound.address, "peers are answered");
+    Listener::serve(bound, peers, admin)
 }
 
 /// Opens the state, or an empty one in place of one that makes no sense: the log brings it back.
@@ -224,3 +243,7 @@ fn state_error(why: impl std::fmt::Display) -> StartError {
 #[cfg(test)]
 #[path = "raft_test.rs"]
 mod tests;
+
+#[cfg(test)]
+#[path = "cluster_test.rs"]
+mod cluster_tests;

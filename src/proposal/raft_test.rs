@@ -18,7 +18,9 @@ use crate::machine::entry::Body;
 use crate::machine::ids::Position;
 use crate::machine::json::Json;
 use crate::machine::message::{Message, Role};
+use crate::machine::refusal::Refusal;
 use crate::proposal::mint::SystemMint;
+use crate::replication::types::Types;
 use crate::storage::disk::watched::WatchedDisk;
 use crate::storage::memory::MemoryStore;
 
@@ -108,13 +110,13 @@ async fn what_was_answered_is_there_after_a_restart() {
     let world = World::new();
     let adapter = world.open().await;
     fill(&adapter, 5).await;
-    let (identity, before) = (adapter.replica().identity().clone(), adapter.replica().mark().unwrap());
+    let (identity, before) = (adapter.replica().identity(), adapter.replica().mark().unwrap());
     assert_eq!(messages(&adapter, "s3").await, 5);
     adapter.shutdown().await;
     drop(adapter);
 
     let adapter = world.open().await;
-    assert_eq!(adapter.replica().identity(), &identity);
+    assert_eq!(adapter.replica().identity(), identity);
     let after = adapter.replica().mark().unwrap();
     assert!(after.applied > before.applied, "a new leader begins its term with an entry of its own");
     assert_eq!(messages(&adapter, "s3").await, 5);

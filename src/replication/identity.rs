@@ -1,8 +1,8 @@
-//! Owns: who a data directory belongs to (`identity`: cluster, node, format), and that one process uses it at a time.
-//! Never: what else is in it.
+//! Owns: who a data directory belongs to (`identity`: cluster, node, instance, format), and that one process uses it at
+//! a time. Never: what else is in it.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde::{Deserialize, Serialize};
 use tracing::info;
@@ -17,37 +17,77 @@ const FILE: &str = "identity";
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Identity {
     pub format: u32,
-    /// Random, given once to the first node of a cluster and taken over by every node that joins.
+    /// Random, given once to the first node of a cluster and taken over by every node that joins. Empty while the
+    /// node waits to be invited.
     pub cluster_id: String,
     pub node_id: u64,
+    /// Random, given with the directory: the same node with another disk has another.
+    #[serde(default)]
+    pub instance: String,
+    /// It was begun to join a cluster: it never founds one by itself.
+    #[serde(default)]
+    pub joins: bool,
+}
+
+/// What an empty directory is to become.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Purpose {
+    /// The first member of a new cluster.
+    Found,
+    /// A member of whichever cluster invites it.
+    Join,
 }
 
 /// A data directory that this process holds.
 pub struct DataDir {
-    pub identity: Identity,
-    pub path: PathBuf,
+    path: PathBuf,
+    disk: Arc<dyn Disk>,
+    identity: Mutex<Identity>,
     _hold: Hold,
 }
 
 impl DataDir {
     /// Takes hold of a directory and finds out whose it is; an empty one becomes ours.
-    pub fn open(disk: &Arc<dyn Disk>, path: &Path, node_id: u64) -> Result<DataDir, StartError> {
+    pub fn open(disk: &Arc<dyn Disk>, path: &Path, node_id: u64, purpose: Purpose) -> Result<DataDir, StartError> {
         let wrong = |why: String| StartError::DataDir { path: path.to_owned(), why };
         disk.create_dir(path).map_err(|error| wrong(error.to_string()))?;
         let hold = disk.hold(path).map_err(|error| wrong(error.to_string()))?;
-        let file = path.join(FILE);
-        let content = read_whole(&**disk, &file).map_err(|error| wrong(error.to_string()))?;
-        let identity = match content {
+        let content = read_whole(&**disk, &path.join(FILE)).map_err(|error| wrong(error.to_string()))?;
+        let mut identity = match content {
             Some(content) => read(&content, node_id).map_err(wrong)?,
-            None => {
-                let identity = found(&**disk, path, node_id).map_err(wrong)?;
-                let content = serde_json::to_vec_pretty(&identity).map_err(|error| wrong(error.to_string()))?;
-                write_whole(&**disk, &file, &content).map_err(|error| wrong(error.to_string()))?;
-                info!(cluster = identity.cluster_id, node = node_id, dir = %path.display(), "a new data directory");
-                identity
-            }
+            None => begin(&**disk, path, node_id, purpose).map_err(wrong)?,
         };
-        Ok(DataDir { identity, path: path.to_owned(), _hold: hold })
+        if identity.instance.is_empty() {
+            identity.instance = random_id();
+            write(&**disk, path, &identity).map_err(wrong)?;
+            let Identity { cluster_id, instance, .. } = &identity;
+            info!(cluster = cluster_id, node = node_id, instance, dir = %path.display(), "a new data directory");
+        }
+        Ok(DataDir { path: path.to_owned(), disk: disk.clone(), identity: Mutex::new(identity), _hold: hold })
+    }
+
+    pub fn identity(&self) -> Identity {
+        self.lock().clone()
+    }
+
+    /// Makes the directory part of a cluster, durably. One that belongs to another cluster refuses, with the reason.
+    pub fn join(&self, cluster_id: &str) -> Result<(), String> {
+        let mut identity = self.lock();
+        if cluster_id.is_empty() {
+            return Err("the cluster id is empty".to_owned());
+        }
+        if identity.cluster_id == cluster_id {
+            return Ok(());
+        }
+        if !identity.cluster_id.is_empty() {
+            let (node, ours) = (identity.node_id, &identity.cluster_id);
+            return Err(format!("node {node} belongs to cluster {ours}, not to cluster {cluster_id}"));
+        }
+        let joined = Identity { cluster_id: cluster_id.to_owned(), ..identity.clone() };
+        write(&*self.disk, &self.path, &joined)?;
+        info!(cluster = cluster_id, node = joined.node_id, "this node belongs to a cluster now");
+        *identity = joined;
+        Ok(())
     }
 
     pub fn log_dir(&self) -> PathBuf {
@@ -57,11 +97,24 @@ impl DataDir {
     pub fn snapshot_dir(&self) -> PathBuf {
         self.path.join("snapshots")
     }
+
+    fn lock(&self) -> MutexGuard<'_, Identity> {
+        self.identity.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// Where the state of a data directory lies. It can be rebuilt from the rest at any time.
 pub fn state_dir(data_dir: &Path) -> PathBuf {
     data_dir.join("state")
+}
+
+pub fn random_id() -> String {
+    uuid::Uuid::new_v4().to_string()
+}
+
+fn write(disk: &dyn Disk, path: &Path, identity: &Identity) -> Result<(), String> {
+    let content = serde_json::to_vec_pretty(identity).map_err(|error| error.to_string())?;
+    write_whole(disk, &path.join(FILE), &content).map_err(|error| error.to_string())
 }
 
 fn read(content: &[u8], node_id: u64) -> Result<Identity, String> {
@@ -82,13 +135,17 @@ fn read(content: &[u8], node_id: u64) -> Result<Identity, String> {
     Ok(identity)
 }
 
-/// Founds a cluster, unless the directory holds a log whose identity was lost: its votes must not be given twice.
-fn found(disk: &dyn Disk, path: &Path, node_id: u64) -> Result<Identity, String> {
+/// Begins a directory, unless it holds a log whose identity was lost: its votes must not be given twice.
+fn begin(disk: &dyn Disk, path: &Path, node_id: u64, purpose: Purpose) -> Result<Identity, String> {
     let names = disk.list(path).map_err(|error| error.to_string())?;
     if let Some(name) = names.iter().find(|name| ["log", "snapshots"].contains(&name.as_str())) {
         return Err(format!("it holds {name}/ but no file {FILE}: restore that file, or choose an empty directory"));
     }
-    Ok(Identity { format: FORMAT, cluster_id: uuid::Uuid::new_v4().to_string(), node_id })
+    let (cluster_id, joins) = match purpose {
+        Purpose::Found => (random_id(), false),
+        Purpose::Join => (String::new(), true),
+    };
+    Ok(Identity { format: FORMAT, cluster_id, node_id, instance: String::new(), joins })
 }
 
 #[cfg(test)]
@@ -99,7 +156,7 @@ mod tests {
 
     fn open(path: &Path, node_id: u64) -> Result<Identity, String> {
         let disk: Arc<dyn Disk> = Arc::new(RealDisk);
-        DataDir::open(&disk, path, node_id).map(|dir| dir.identity.clone()).map_err(|error| error.to_string())
+        DataDir::open(&disk, path, node_id, Purpose::Found).map(|dir| dir.identity()).map_err(|error| error.to_string())
     }
 
     #[test]
@@ -128,9 +185,24 @@ mod tests {
     fn two_processes_never_share_a_directory() {
         let dir = tempfile::tempdir().unwrap();
         let disk: Arc<dyn Disk> = Arc::new(RealDisk);
-        let held = DataDir::open(&disk, dir.path(), 1).unwrap();
+        let held = DataDir::open(&disk, dir.path(), 1, Purpose::Found).unwrap();
         assert!(open(dir.path(), 1).unwrap_err().contains("in use"));
         drop(held);
         open(dir.path(), 1).unwrap();
+    }
+
+    #[test]
+    fn a_directory_joins_one_cluster_once_and_keeps_its_instance() {
+        let dir = tempfile::tempdir().unwrap();
+        let disk: Arc<dyn Disk> = Arc::new(RealDisk);
+        let held = DataDir::open(&disk, dir.path(), 3, Purpose::Join).unwrap();
+        let waiting = held.identity();
+        assert_eq!(waiting.cluster_id, "");
+        held.join("c").unwrap();
+        held.join("c").unwrap();
+        assert!(held.join("d").unwrap_err().contains("belongs to cluster c, not to cluster d"));
+        drop(held);
+        let again = DataDir::open(&disk, dir.path(), 3, Purpose::Join).unwrap().identity();
+        assert_eq!(again, Identity { cluster_id: "c".to_owned(), ..waiting });
     }
 }

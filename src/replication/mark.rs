@@ -86,7 +86,7 @@ mod tests {
 
     fn mark() -> Mark {
         let id = |index| record::LogId { term: 2, leader: 1, index };
-        let members = [(1, Peer { address: "a:1".to_owned() })].into();
+        let members = [(1, Peer { address: "a:1".to_owned(), ..Peer::default() })].into();
         Mark {
             group: 0,
             applied: Some(id(9)),

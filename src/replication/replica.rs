@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,11 +16,16 @@ use tracing::{error, info};
 
 use super::GROUP;
 use super::apply::Applier;
+use super::channels::Channels;
+use super::hop::Me;
 use super::housekeeping;
 use super::identity::{DataDir, Identity};
 use super::log_store::LogStore;
 use super::mark::Mark;
-use super::network::Alone;
+use super::membership::Council;
+use super::network::Peers;
+use super::peer_service::OnCluster;
+use super::reads::Reads;
 use super::recover::{check_vote, recover};
 use super::state_machine::{StateMachine, off_runtime};
 use super::types::Types;
@@ -31,6 +37,9 @@ use crate::storage::log::record::Peer;
 use crate::storage::log::{Limits, Log, LogError};
 use crate::storage::snapshot::{SnapshotError, Snapshots};
 
+/// How long a leader that stops waits for another to take over.
+const STEP_ASIDE: Duration = Duration::from_secs(1);
+
 pub type Raft = openraft::Raft<Types, StateMachine>;
 
 /// What a member needs to know of itself.
@@ -38,8 +47,14 @@ pub type Raft = openraft::Raft<Types, StateMachine>;
 pub struct RaftSettings {
     pub data_dir: PathBuf,
     pub node_id: u64,
-    /// Where peers reach this node; empty while it has none.
-    pub address: String,
+    /// Where peers reach this node, loopback only; none for a node that stays alone. Port 0 picks a free one.
+    pub peer_listen: Option<SocketAddr>,
+    /// An empty data directory waits to be invited by a cluster, instead of founding one.
+    pub join: bool,
+    /// Reads are answered from the state here, however old it is.
+    pub stale_reads: bool,
+    /// Told the cluster id as soon as it is known, before the first entry is applied.
+    pub on_cluster: Option<OnCluster>,
     pub disk: Arc<dyn Disk>,
     pub log: Limits,
     /// A snapshot is built after this many entries.
@@ -50,7 +65,8 @@ pub struct RaftSettings {
     /// when a purge races apply.
     pub keep_entries: u64,
     pub heartbeat: Duration,
-    /// A follower that hears nothing for this long (up to twice) asks to be elected.
+    /// A follower whose leader was silent for three to three and a half times this long asks to be elected: the lease
+    /// of one and a half times, and a random wait of one to one and a half times.
     pub election: Duration,
 }
 
@@ -59,15 +75,18 @@ impl RaftSettings {
         RaftSettings {
             data_dir: data_dir.into(),
             node_id,
-            address: String::new(),
+            peer_listen: None,
+            join: false,
+            stale_reads: false,
+            on_cluster: None,
             disk: Arc::new(RealDisk),
             log: Limits::default(),
             snapshot_every: 100_000,
             log_bytes_max: 2 << 30,
             keep_entries: 50_000,
-            // An append RPC must come back within a heartbeat, fsync included.
-            heartbeat: Duration::from_millis(100),
-            election: Duration::from_millis(300),
+            // A lost leader is replaced within 0.4 s, and a follower may miss four heartbeats before it asks.
+            heartbeat: Duration::from_millis(50),
+            election: Duration::from_millis(110),
         }
     }
 
@@ -77,7 +96,7 @@ impl RaftSettings {
             cluster_name: "session-manager".to_owned(),
             heartbeat_interval: self.heartbeat.as_millis() as u64,
             election_timeout_min: election_ms,
-            election_timeout_max: 2 * election_ms,
+            election_timeout_max: election_ms * 3 / 2,
             install_snapshot_timeout: 10 * 60 * 1000,
             max_payload_entries: 4096,
             // A follower that is further behind than the log reaches gets a snapshot anyway.
@@ -112,6 +131,11 @@ pub enum StartError {
         next: u64,
         purged: u64,
     },
+    /// The peer port cannot be used.
+    PeerListen {
+        address: SocketAddr,
+        why: String,
+    },
     Raft(String),
 }
 
@@ -132,6 +156,7 @@ impl fmt::Display for StartError {
                 "the state needs log entry {next}, but the log begins after entry {purged} and there is no usable \
                  snapshot: restore a backup of the data directory, or replace this node by an empty one"
             ),
+            StartError::PeerListen { address, why } => write!(f, "peer_listen: {address}: {why}"),
             StartError::Raft(why) => write!(f, "consensus: {why}"),
         }
     }
@@ -149,22 +174,32 @@ pub struct Replica {
     failure: watch::Receiver<Option<String>>,
     /// Ends with the replica.
     _housekeeping: AbortOnDropHandle<()>,
-    data_dir: DataDir,
+    data_dir: Arc<DataDir>,
+    disk: Arc<dyn Disk>,
+    council: Arc<Council>,
+    reads: Reads,
+    /// How peers reach this node.
+    peer: Peer,
 }
 
 impl Replica {
-    /// Opens everything, brings the state up to date with its log, and joins or founds the cluster.
+    /// Opens everything, brings the state up to date with its log, and founds a cluster where that is asked for.
+    /// `address` is where peers will reach this node, empty for one without a peer port.
     pub async fn start(
         settings: RaftSettings,
         data_dir: DataDir,
+        address: String,
         store: Arc<dyn Store>,
         sink: Arc<dyn EventSink>,
     ) -> Result<Replica, StartError> {
         let config = settings.config()?;
         let disk = settings.disk.clone();
+        let data_dir = Arc::new(data_dir);
+        let me = Arc::new(Me { node: settings.node_id, group: GROUP, data_dir: data_dir.clone() });
+        let peers = Peers { me, channels: Arc::new(Channels::default()), disk: disk.clone() };
         let (log, writer) =
             Log::open(disk.clone(), &data_dir.log_dir(), GROUP, settings.log).map_err(StartError::Log)?;
-        let snapshots = Snapshots::open(disk, &data_dir.snapshot_dir()).map_err(StartError::Snapshot)?;
+        let snapshots = Snapshots::open(disk.clone(), &data_dir.snapshot_dir()).map_err(StartError::Snapshot)?;
         let snapshots = Arc::new(snapshots);
         let (held, kept, entries) = (store.clone(), snapshots.clone(), log.clone());
         off_runtime(move || {
@@ -179,13 +214,26 @@ impl Replica {
         let applied = applier.progress();
         writer.on_thread().map_err(|error| StartError::Raft(format!("the log's thread: {error}")))?;
         let machine = StateMachine::new(applier, snapshots.clone());
-        let raft = Raft::new(settings.node_id, config, Alone, LogStore::new(log.clone()), machine).await;
+        let raft = Raft::new(settings.node_id, config, peers.clone(), LogStore::new(log.clone()), machine).await;
         let raft = raft.map_err(|fatal| StartError::Raft(fatal.to_string()))?;
 
         let failure = watch_over(&raft);
         let tending = housekeeping::tend(raft.clone(), log.clone(), snapshots.clone(), settings.log_bytes_max);
         let housekeeping = AbortOnDropHandle::new(tokio::spawn(tending));
-        let replica = Replica { raft, log, store, snapshots, applied, failure, _housekeeping: housekeeping, data_dir };
+        let replica = Replica {
+            council: Arc::new(Council { raft: raft.clone(), peers: peers.clone() }),
+            reads: Reads::new(raft.clone(), peers),
+            peer: Peer { address, instance: data_dir.identity().instance },
+            raft,
+            log,
+            store,
+            snapshots,
+            applied,
+            failure,
+            _housekeeping: housekeeping,
+            data_dir,
+            disk,
+        };
         match replica.lead_alone(&settings).await {
             Ok(()) => Ok(replica),
             Err(why) => {
@@ -196,8 +244,12 @@ impl Replica {
     }
 
     /// A node that is its own cluster need not wait for anyone: it founds the cluster on its first start, is elected
-    /// at once, and is ready when it has applied all of its log.
+    /// at once, and is ready when it has applied all of its log. A node that waits to be invited does nothing.
     async fn lead_alone(&self, settings: &RaftSettings) -> Result<(), String> {
+        if self.identity().cluster_id.is_empty() {
+            info!(node = settings.node_id, address = self.peer.address, "waiting to be invited by a cluster");
+            return Ok(());
+        }
         let known = self.raft.is_initialized().await.map_err(|fatal| fatal.to_string())?;
         if known {
             let voters: Vec<u64> = self.raft.voter_ids().collect();
@@ -205,9 +257,11 @@ impl Replica {
                 return Ok(());
             }
             self.raft.trigger().elect(false).await.map_err(|fatal| fatal.to_string())?;
+        } else if self.identity().joins {
+            // Invited, and stopped before the first entry came.
+            return Ok(());
         } else {
-            let me = Peer { address: settings.address.clone() };
-            let members = BTreeMap::from([(settings.node_id, me)]);
+            let members = BTreeMap::from([(settings.node_id, self.peer.clone())]);
             self.raft.initialize(members).await.map_err(|error| error.to_string())?;
         }
         let leads = |metrics: &openraft::RaftMetrics<Types>| metrics.state == ServerState::Leader;
@@ -215,6 +269,8 @@ impl Replica {
         // What this leader may read is what its log held when it was elected, its own first entry included.
         let last = self.log.edges().last.map_or(0, |last| last.index);
         self.await_applied(last).await?;
+        // A node that was alone so far can be reached from now on.
+        self.council.introduce(self.peer.clone()).await.map_err(|status| status.message().to_owned())?;
         info!(node = settings.node_id, term = self.term(), applied = last, "leading");
         Ok(())
     }
@@ -237,20 +293,37 @@ impl Replica {
         &self.raft
     }
 
-    pub fn store(&self) -> &dyn Store {
-        &*self.store
+    pub fn store(&self) -> &Arc<dyn Store> {
+        &self.store
+    }
+
+    pub fn disk(&self) -> &Arc<dyn Disk> {
+        &self.disk
+    }
+
+    pub fn council(&self) -> &Arc<Council> {
+        &self.council
+    }
+
+    pub fn reads(&self) -> &Reads {
+        &self.reads
+    }
+
+    /// How peers reach this node.
+    pub fn peer(&self) -> &Peer {
+        &self.peer
     }
 
     pub fn log(&self) -> &Log {
         &self.log
     }
 
-    pub fn snapshots(&self) -> &Snapshots {
+    pub fn snapshots(&self) -> &Arc<Snapshots> {
         &self.snapshots
     }
 
-    pub fn identity(&self) -> &Identity {
-        &self.data_dir.identity
+    pub fn identity(&self) -> Identity {
+        self.data_dir.identity()
     }
 
     /// The mark of the state: applied log id, membership, state hash.
@@ -272,6 +345,16 @@ impl Replica {
             return why;
         }
         std::future::pending().await
+    }
+
+    /// False once consensus has stopped, in order or not.
+    pub fn is_running(&self) -> bool {
+        self.raft.metrics().borrow_watched().running_state.is_ok()
+    }
+
+    /// Hands leadership to another voter, if there is one, so that nobody waits for an election.
+    pub async fn step_aside(&self) {
+        self.council.step_aside(STEP_ASIDE).await;
     }
 
     /// Stops consensus, breaks off a snapshot and closes the log. Everything acknowledged is on disk.

@@ -48,6 +48,8 @@ pub struct Vote {
 pub struct Peer {
     /// Empty for a node that never had peers.
     pub address: String,
+    /// The data directory it had when it became a member; empty for one that never had peers.
+    pub instance: String,
 }
 
 impl fmt::Display for Peer {
@@ -93,7 +95,7 @@ impl Entry {
                 Payload::Blank => 0,
                 Payload::Command(order) => order.encoded().len(),
                 Payload::Membership(membership) => {
-                    membership.members.values().map(|peer| peer.address.len() + 32).sum::<usize>()
+                    membership.members.values().map(|peer| peer.address.len() + peer.instance.len() + 32).sum::<usize>()
                 }
             }
     }
@@ -146,7 +148,11 @@ impl Vote {
 impl Membership {
     pub fn spell(&self) -> proto::Membership {
         let voters = |config: &BTreeSet<u64>| proto::Voters { nodes: config.iter().copied().collect() };
-        let member = |(node, peer): (&u64, &Peer)| proto::Member { node: *node, address: peer.address.clone() };
+        let member = |(node, peer): (&u64, &Peer)| proto::Member {
+            node: *node,
+            address: peer.address.clone(),
+            instance: peer.instance.clone(),
+        };
         proto::Membership {
             configs: self.configs.iter().map(voters).collect(),
             members: self.members.iter().map(member).collect(),
@@ -156,8 +162,8 @@ impl Membership {
     pub fn understand(spelled: proto::Membership) -> Result<Membership, Unreadable> {
         let configs: Vec<BTreeSet<u64>> =
             spelled.configs.into_iter().map(|voters| voters.nodes.into_iter().collect()).collect();
-        let members: BTreeMap<u64, Peer> =
-            spelled.members.into_iter().map(|member| (member.node, Peer { address: member.address })).collect();
+        let peer = |member: proto::Member| (member.node, Peer { address: member.address, instance: member.instance });
+        let members: BTreeMap<u64, Peer> = spelled.members.into_iter().map(peer).collect();
         if let Some(stranger) = configs.iter().flatten().find(|node| !members.contains_key(node)) {
             return Err(Unreadable(format!("membership: voter {stranger} is no member")));
         }

@@ -1,0 +1,470 @@
+//! The laws of several members: what one acknowledged every other reads, and the loss of a leader loses nothing.
+//! Each node runs on a runtime of its own over real sockets, so that it can be killed as a whole.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use futures::future::join_all;
+use tempfile::TempDir;
+use tokio::runtime::{Handle, Runtime};
+use tonic::Code;
+
+use super::*;
+use crate::events::Committed;
+use crate::machine::apply::append::AppendEntry;
+use crate::machine::apply::create::CreateSession;
+use crate::machine::apply::ensure::EnsureSession;
+use crate::machine::entry::Body;
+use crate::machine::json::Json;
+use crate::machine::message::{Message, Role};
+use crate::proposal::mint::SystemMint;
+use crate::replication::admin_words::admin_client::AdminClient;
+use crate::replication::admin_words::{self as admin, Call};
+use crate::replication::peer_words::peer_client::PeerClient;
+use crate::replication::peer_words::snapshot_part::Part;
+use crate::replication::peer_words::{ReadIndexRequest, SnapshotPart};
+use crate::replication::types::Types;
+use crate::storage::memory::MemoryStore;
+
+struct Deaf;
+
+impl EventSink for Deaf {
+    fn publish(&self, _events: Vec<Arc<Committed>>) {}
+}
+
+/// A running node that can be killed without a word.
+struct Node {
+    settings: RaftSettings,
+    adapter: Arc<RaftAdapter>,
+    runtime: Option<Runtime>,
+    _dir: Arc<TempDir>,
+}
+
+fn free_port() -> SocketAddr {
+    "127.0.0.1:0".parse().unwrap()
+}
+
+impl Node {
+    async fn begin(node_id: u64, adjust: impl FnOnce(RaftSettings) -> RaftSettings) -> Node {
+        let dir = Arc::new(tempfile::tempdir().unwrap());
+        let settings = RaftSettings {
+            peer_listen: Some(free_port()),
+            join: node_id != 1,
+            // The machine that runs the tests may be busy with other things.
+            heartbeat: Duration::from_millis(100),
+            election: Duration::from_millis(300),
+            ..RaftSettings::new(dir.path(), node_id)
+        };
+        Node::start(adjust(settings), dir).await.unwrap()
+    }
+
+    async fn start(mut settings: RaftSettings, dir: Arc<TempDir>) -> Result<Node, StartError> {
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+        let store = Arc::new(MemoryStore::new());
+        let starting = RaftAdapter::start(settings.clone(), Arc::new(SystemMint::default()), store, Arc::new(Deaf));
+        let started = runtime.spawn(starting).await.unwrap();
+        let adapter = match started {
+            Ok(adapter) => Arc::new(adapter),
+            Err(error) => {
+                runtime.shutdown_background();
+                return Err(error);
+            }
+        };
+        settings.peer_listen = adapter.peer_address();
+        Ok(Node { settings, adapter, runtime: Some(runtime), _dir: dir })
+    }
+
+    fn id(&self) -> u64 {
+        self.settings.node_id
+    }
+
+    fn address(&self) -> String {
+        self.settings.peer_listen.unwrap().to_string()
+    }
+
+    fn handle(&self) -> Handle {
+        self.runtime.as_ref().unwrap().handle().clone()
+    }
+
+    /// Ends everything the node does at once; what it had handed to the disk gets there.
+    async fn kill(mut self) -> (RaftSettings, Arc<TempDir>) {
+        let log = self.adapter.replica().log().clone();
+        let runtime = self.runtime.take().unwrap();
+        let Node { settings, adapter, _dir, .. } = &self;
+        let (settings, dir) = (settings.clone(), _dir.clone());
+        let adapter = Arc::downgrade(adapter);
+        drop(self);
+        tokio::task::spawn_blocking(move || runtime.shutdown_timeout(Duration::from_secs(20))).await.unwrap();
+        log.close().await;
+        assert_eq!(adapter.strong_count(), 0, "nobody holds on to a killed node");
+        (settings, dir)
+    }
+
+    async fn restart(self) -> Node {
+        let (settings, dir) = self.kill().await;
+        Node::start(settings, dir).await.unwrap()
+    }
+
+    async fn propose(&self, command: Command) -> Result<Answer, Undone> {
+        let adapter = self.adapter.clone();
+        self.handle().spawn(async move { adapter.propose(command, soon()).await }).await.unwrap()
+    }
+
+    async fn ask(&self, query: Query) -> Result<Found, Undone> {
+        let adapter = self.adapter.clone();
+        self.handle().spawn(async move { adapter.ask(query, soon()).await }).await.unwrap()
+    }
+
+    async fn texts(&self, session: &str) -> Vec<String> {
+        match self.ask(Query::Entries(session.into())).await {
+            Ok(Found::Entries(entries)) => entries.iter().map(text_of).collect(),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    async fn admin(&self) -> AdminClient<tonic::transport::Channel> {
+        AdminClient::connect(format!("http://{}", self.address())).await.unwrap()
+    }
+
+    async fn status(&self) -> admin::StatusResponse {
+        let request = admin::StatusRequest { call: call() };
+        self.admin().await.status(request).await.unwrap().into_inner()
+    }
+
+    async fn wait(&self, what: &str, until: impl Fn(&openraft::RaftMetrics<Types>) -> bool + Send) {
+        let waiting = self.adapter.replica().raft().wait(Some(Duration::from_secs(60)));
+        waiting.metrics(until, what).await.unwrap();
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
+fn call() -> Option<Call> {
+    Some(Call { protocol: 1, ..Call::default() })
+}
+
+fn soon() -> Instant {
+    Instant::now() + Duration::from_secs(60)
+}
+
+fn ensure(id: &str) -> Command {
+    let session = CreateSession { title: id.to_owned(), description: String::new(), metadata: None };
+    Command::Ensure(EnsureSession { session_id: id.into(), session })
+}
+
+/// A message whose id is minted, so that carrying it out twice shows.
+fn say(id: &str, text: &str) -> Command {
+    let body = Json::adopt(&format!(r#"{{"role":"user","content":[{{"text":"{text}"}}]}}"#));
+    let body = Body::Message(Message { role: Role::User, body });
+    Command::Append(AppendEntry { session_id: id.into(), entry_id: None, parent_id: None, origin: None, body })
+}
+
+fn text_of(entry: &crate::machine::entry::Entry) -> String {
+    let Body::Message(message) = &entry.body else { panic!("{entry:?}") };
+    let body: serde_json::Value = serde_json::from_str(message.body.text()).unwrap();
+    body["content"][0]["text"].as_str().unwrap().to_owned()
+}
+
+/// A cluster of `size` voters, grown from one node.
+async fn cluster(size: u64, adjust: impl Fn(RaftSettings) -> RaftSettings) -> Vec<Node> {
+    let mut nodes = vec![Node::begin(1, &adjust).await];
+    for id in 2..=size {
+        let node = Node::begin(id, &adjust).await;
+        join(&nodes[0], &node).await;
+        nodes.push(node);
+    }
+    nodes
+}
+
+async fn join(through: &Node, node: &Node) {
+    let mut admin = through.admin().await;
+    let add = admin::AddLearnerRequest { call: call(), node: node.id(), address: node.address() };
+    admin.add_learner(add).await.unwrap();
+    admin.promote(admin::PromoteRequest { call: call(), node: node.id() }).await.unwrap();
+}
+
+async fn leader_of(nodes: &[Node]) -> usize {
+    let leads = |metrics: &openraft::RaftMetrics<Types>| {
+        metrics.current_leader.is_some_and(|leader| nodes.iter().any(|node| node.id() == leader))
+    };
+    nodes[0].wait("a leader among the living", leads).await;
+    let leader = Leader::of(nodes[0].adapter.replica().raft()).unwrap().node;
+    nodes.iter().position(|node| node.id() == leader).unwrap()
+}
+
+/// All nodes reach the same index and have the same hash there.
+async fn agree(nodes: &[Node]) {
+    let last = nodes.iter().map(|node| node.adapter.replica().log().edges().last.unwrap().index).max().unwrap();
+    for node in nodes {
+        let reached = move |metrics: &openraft::RaftMetrics<Types>| {
+            metrics.last_applied.is_some_and(|applied| applied.index >= last)
+        };
+        node.wait("everything is applied", reached).await;
+    }
+    let marks: Vec<Mark> = nodes.iter().map(|node| node.adapter.replica().mark().unwrap()).collect();
+    assert!(marks.iter().all(|mark| mark.applied == marks[0].applied), "{marks:?}");
+    assert!(marks.iter().all(|mark| mark.state_hash == marks[0].state_hash), "{marks:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_one_node_acknowledged_every_other_reads_at_once() {
+    let nodes = cluster(3, |settings| settings).await;
+    nodes[1].propose(ensure("s")).await.unwrap();
+    let mut said = Vec::new();
+    for round in 0..10 {
+        for writer in &nodes {
+            let text = format!("{round} on {}", writer.id());
+            writer.propose(say("s", &text)).await.unwrap();
+            said.push(text);
+            for reader in &nodes {
+                assert_eq!(reader.texts("s").await, said, "read on node {}", reader.id());
+            }
+        }
+    }
+    agree(&nodes).await;
+    let unknown = nodes[2].propose(say("nowhere", "x")).await;
+    assert!(matches!(unknown, Err(Undone::Refused(_))), "a refusal travels back as one: {unknown:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_killed_leader_takes_nothing_acknowledged_with_it_and_nothing_happens_twice() {
+    let mut nodes = cluster(3, |settings| settings).await;
+    nodes[0].propose(ensure("s")).await.unwrap();
+    let (mut acknowledged, mut doubtful) = (Vec::new(), Vec::new());
+    for round in 0..2 {
+        let victim = leader_of(&nodes).await;
+        let stop = Arc::new(AtomicBool::new(false));
+        let survivors: Vec<usize> = (0..nodes.len()).filter(|index| *index != victim).collect();
+        let writers = survivors.iter().flat_map(|node| (0..4).map(move |writer| (*node, writer)));
+        let writing: Vec<_> = writers
+            .map(|(node, writer)| {
+                let (adapter, stop) = (nodes[node].adapter.clone(), stop.clone());
+                nodes[node].handle().spawn(async move {
+                    let mut outcomes = Vec::new();
+                    while !stop.load(Ordering::Relaxed) {
+                        let text = format!("{round}.{node}.{writer}.{}", outcomes.len());
+                        let outcome = adapter.propose(say("s", &text), soon()).await;
+                        outcomes.push((text, outcome));
+                    }
+                    outcomes
+                })
+            })
+            .collect();
+        let reached = nodes[victim].adapter.replica().log().edges().last.unwrap().index + 50;
+        let written = move |metrics: &openraft::RaftMetrics<Types>| {
+            metrics.last_applied.is_some_and(|applied| applied.index >= reached)
+        };
+        nodes[survivors[0]].wait("the load has begun", written).await;
+
+        let dead = nodes.remove(victim);
+        let killed = dead.kill().await;
+        let new = leader_of(&nodes).await;
+        let from = nodes[new].adapter.replica().log().edges().last.unwrap().index + 50;
+        let goes_on = move |metrics: &openraft::RaftMetrics<Types>| {
+            metrics.last_applied.is_some_and(|applied| applied.index >= from)
+        };
+        nodes[new].wait("the load goes on", goes_on).await;
+        stop.store(true, Ordering::Relaxed);
+        for (text, outcome) in join_all(writing).await.into_iter().flat_map(Result::unwrap) {
+            match outcome {
+                Ok(_) => acknowledged.push(text),
+                Err(Undone::OutcomeUnknown(_)) => doubtful.push(text),
+                Err(Undone::Unavailable(_)) => {}
+                Err(Undone::Refused(refusal)) => panic!("{refusal}"),
+            }
+        }
+        nodes.push(Node::start(killed.0, killed.1).await.unwrap());
+    }
+    for node in &nodes {
+        let mut times: BTreeMap<String, usize> = BTreeMap::new();
+        for text in node.texts("s").await {
+            *times.entry(text).or_default() += 1;
+        }
+        assert!(acknowledged.iter().all(|text| times.get(text) == Some(&1)), "lost or doubled on node {}", node.id());
+        assert!(times.values().all(|times| *times == 1));
+        assert!(times.len() <= acknowledged.len() + doubtful.len());
+    }
+    assert!(acknowledged.len() > 200, "{}", acknowledged.len());
+    agree(&nodes).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_far_behind_catches_up_by_snapshot_while_writes_go_on() {
+    let small = |settings| RaftSettings {
+        snapshot_every: 100,
+        keep_entries: 20,
+        log: crate::storage::log::Limits { segment_bytes: 4 << 10, ..Default::default() },
+        ..settings
+    };
+    let mut nodes = cluster(3, small).await;
+    nodes[0].propose(ensure("s")).await.unwrap();
+    let (settings, dir) = nodes.pop().unwrap().kill().await;
+    let missed = nodes[0].adapter.replica().log().edges().last.unwrap().index;
+    for round in 0..10 {
+        let texts: Vec<String> = (0..50).map(|n| format!("{round}.{n}")).collect();
+        for done in join_all(texts.iter().map(|text| nodes[1].propose(say("s", text)))).await {
+            done.unwrap();
+        }
+    }
+    let purged = move |metrics: &openraft::RaftMetrics<Types>| metrics.purged.is_some_and(|id| id.index > missed);
+    let leader = leader_of(&nodes).await;
+    nodes[leader].wait("the log no longer reaches back", purged).await;
+
+    let late = Node::start(settings, dir).await.unwrap();
+    for n in 0..50 {
+        nodes[0].propose(say("s", &format!("meanwhile {n}"))).await.unwrap();
+    }
+    let installed = move |metrics: &openraft::RaftMetrics<Types>| metrics.snapshot.is_some_and(|id| id.index > missed);
+    late.wait("a snapshot is installed", installed).await;
+    assert_eq!(late.texts("s").await.len(), 550);
+    nodes.push(late);
+    agree(&nodes).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn members_are_added_promoted_led_by_another_and_removed() {
+    let mut nodes = cluster(2, |settings| settings).await;
+    let third = Node::begin(3, |settings| settings).await;
+    assert_eq!(third.status().await.role(), admin::Role::Waiting);
+    let mut admin = nodes[1].admin().await;
+    let add = admin::AddLearnerRequest { call: call(), node: 3, address: third.address() };
+    let members = admin.add_learner(add.clone()).await.unwrap().into_inner().members;
+    assert_eq!(members.iter().map(|member| member.voter).collect::<Vec<_>>(), [true, true, false]);
+    admin.add_learner(add).await.unwrap();
+    admin.promote(admin::PromoteRequest { call: call(), node: 3 }).await.unwrap();
+    nodes.push(third);
+    nodes[2].propose(ensure("s")).await.unwrap();
+
+    admin.transfer_leader(admin::TransferLeaderRequest { call: call(), to: 3 }).await.unwrap();
+    for node in &nodes {
+        node.wait("node 3 leads", |metrics| metrics.current_leader == Some(3)).await;
+    }
+    nodes[0].propose(say("s", "under node 3")).await.unwrap();
+    let refused = admin.remove(admin::RemoveRequest { call: call(), node: 3, force: false }).await.unwrap_err();
+    assert!(refused.message().contains("node 3 leads"), "{refused:?}");
+    let refused = admin.remove(admin::RemoveRequest { call: call(), node: 9, force: false }).await.unwrap_err();
+    assert_eq!(refused.code(), Code::NotFound);
+
+    let removed = admin.remove(admin::RemoveRequest { call: call(), node: 2, force: false }).await.unwrap();
+    assert_eq!(removed.into_inner().members.iter().map(|member| member.node).collect::<Vec<_>>(), [1, 3]);
+    nodes.remove(1).kill().await;
+    nodes[0].propose(say("s", "without node 2")).await.unwrap();
+    let status = nodes[0].status().await;
+    assert_eq!((status.role(), status.leader, status.health()), (admin::Role::Follower, 3, admin::Health::Ok));
+    agree(&nodes).await;
+    assert_eq!(nodes[0].status().await.state_hash, nodes[1].status().await.state_hash);
+
+    // With one of two gone there is no quorum: nothing stale is answered, and removing more is refused.
+    nodes.remove(0).kill().await;
+    let brief = Instant::now() + Duration::from_secs(2);
+    let unread = nodes[0].adapter.ask(Query::Meta("s".into()), brief).await;
+    assert!(matches!(unread, Err(Undone::Unavailable(_))), "{unread:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_single_nodes_data_becomes_the_first_member_of_a_cluster() {
+    let dir = Arc::new(tempfile::tempdir().unwrap());
+    let settings = RaftSettings::new(dir.path(), 1);
+    let store = Arc::new(MemoryStore::new());
+    let alone = RaftAdapter::start(settings.clone(), Arc::new(SystemMint::default()), store, Arc::new(Deaf)).await;
+    let alone = alone.unwrap();
+    alone.propose(ensure("s"), soon()).await.unwrap();
+    alone.shutdown().await;
+    drop(alone);
+
+    let first = Node::start(RaftSettings { peer_listen: Some(free_port()), ..settings }, dir).await.unwrap();
+    let second = Node::begin(2, |settings| settings).await;
+    join(&first, &second).await;
+    second.propose(say("s", "from the second")).await.unwrap();
+    assert_eq!(first.texts("s").await, ["from the second"]);
+    assert_eq!(first.status().await.cluster_id, second.status().await.cluster_id);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn strangers_and_wiped_disks_are_refused_by_name() {
+    let mut nodes = cluster(3, |settings| settings).await;
+    let mut client = PeerClient::connect(format!("http://{}", nodes[0].address())).await.unwrap();
+    let peers = &nodes[1].adapter.replica().council().peers;
+    let mut hop = peers.me.hop(1, &Default::default());
+    client.read_index(ReadIndexRequest { hop: Some(hop.clone()) }).await.unwrap();
+    hop.cluster_id = "another".to_owned();
+    let refused = client.read_index(ReadIndexRequest { hop: Some(hop) }).await.unwrap_err();
+    assert_eq!(refused.code(), Code::FailedPrecondition);
+    assert!(refused.message().contains("calls from cluster another, but node 1 belongs to cluster"), "{refused:?}");
+
+    // A founder of its own cluster cannot be taken in.
+    let founder = Node::begin(4, |settings| RaftSettings { join: false, ..settings }).await;
+    let add = |node: &Node| admin::AddLearnerRequest { call: call(), node: node.id(), address: node.address() };
+    let refused = nodes[0].admin().await.add_learner(add(&founder)).await.unwrap_err();
+    assert!(refused.message().contains("node 4 belongs to cluster"), "{refused:?}");
+
+    // Node 3 comes back with an empty disk.
+    let (settings, _dir) = nodes.pop().unwrap().kill().await;
+    let wiped = Node::begin(3, |fresh| RaftSettings { peer_listen: settings.peer_listen, ..fresh }).await;
+    let refused = nodes[1].admin().await.add_learner(add(&wiped)).await.unwrap_err();
+    assert_eq!(refused.message(), "node 3 has lost its disk: remove it and add it under a new id");
+    nodes[0].admin().await.remove(admin::RemoveRequest { call: call(), node: 3, force: false }).await.unwrap();
+    nodes[1].propose(ensure("s")).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_snapshot_that_is_cut_short_or_has_a_flipped_bit_is_refused() {
+    let nodes = cluster(2, |settings| settings).await;
+    nodes[0].propose(ensure("s")).await.unwrap();
+    let built = nodes[0].admin().await.snapshot(admin::SnapshotRequest { call: call() }).await.unwrap().into_inner();
+    let replica = nodes[0].adapter.replica();
+    let sealed = replica.snapshots().newest().unwrap();
+    assert_eq!(sealed.index, built.index);
+    let mark = Mark::parse(&sealed.mark, GROUP).unwrap();
+    let vote = replica.raft().metrics();
+    let vote = openraft::async_runtime::WatchReceiver::borrow_watched(&vote).vote;
+    let meta = mark.snapshot_meta().unwrap();
+    let peer = nodes[1].adapter.replica().peer().clone();
+    let hop = replica.council().peers.me.hop(2, &peer);
+    let whole = std::fs::read(&sealed.path).unwrap();
+    let mut client = PeerClient::connect(format!("http://{}", nodes[1].address())).await.unwrap();
+    let before = nodes[1].adapter.replica().mark().unwrap();
+    for (bytes, word) in [
+        (whole[..whole.len() - 1].to_vec(), "cut short"),
+        ([&whole[..], b"x"].concat(), "longer"),
+        (flipped(&whole, whole.len() / 2), "damaged"),
+        (flipped(&whole, whole.len() - 1), "damaged"),
+    ] {
+        let length = whole.len() as u64;
+        let header =
+            crate::replication::wire::spell_snapshot_header(hop.clone(), &vote, &meta, length, sealed.checksum);
+        let parts = [Part::Header(header), Part::Chunk(bytes.into())].map(|part| SnapshotPart { part: Some(part) });
+        let refused = client.install_snapshot(futures::stream::iter(parts)).await.unwrap_err();
+        assert_eq!(refused.code(), Code::DataLoss);
+        assert!(refused.message().contains(word), "{word}: {refused:?}");
+    }
+    assert_eq!(nodes[1].adapter.replica().mark().unwrap(), before);
+    nodes[1].propose(say("s", "unharmed")).await.unwrap();
+}
+
+fn flipped(bytes: &[u8], at: usize) -> Vec<u8> {
+    let mut bytes = bytes.to_vec();
+    bytes[at] ^= 1;
+    bytes
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_leader_that_stops_in_order_hands_over_first() {
+    let mut nodes = cluster(3, |settings| settings).await;
+    let leader = leader_of(&nodes).await;
+    let stopping = nodes.remove(leader);
+    let before = Instant::now();
+    let adapter = stopping.adapter.clone();
+    stopping.handle().spawn(async move { adapter.shutdown().await }).await.unwrap();
+    nodes[0].propose(ensure("s")).await.unwrap();
+    assert!(before.elapsed() < Duration::from_secs(5));
+    stopping.restart().await;
+}

@@ -1,0 +1,118 @@
+//! Owns: how far the state must be applied before a read may be answered from it. The leader proves that it still
+//! leads; a follower asks the leader. Readers that wait at the same time share one round.
+//! Never: answer from what a quorum does not vouch for.
+
+use std::time::Duration;
+
+use openraft::ReadPolicy;
+use openraft::errors::{LinearizableReadError, RaftError};
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::timeout;
+use tokio_util::task::AbortOnDropHandle;
+
+use super::channels::Purpose;
+use super::leader::Leader;
+use super::network::Peers;
+use super::replica::Raft;
+use crate::proto::peer::ReadIndexRequest;
+use crate::proto::peer::read_index_response::Outcome;
+
+/// Readers that wait for a round. Beyond it they are told to come back.
+const WAITING_MAX: usize = 16 << 10;
+
+/// A round is one exchange with a quorum, and one with the leader: past this the leader is lost.
+const ROUND_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Why a read cannot be confirmed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Unconfirmed {
+    /// Perhaps in a moment: no leader or no quorum now.
+    NotNow(String),
+    /// Never again in this process.
+    Stopped(String),
+}
+
+type Confirmed = Result<u64, Unconfirmed>;
+
+pub struct Reads {
+    ask: mpsc::Sender<oneshot::Sender<Confirmed>>,
+    _rounds: AbortOnDropHandle<()>,
+}
+
+impl Reads {
+    pub fn new(raft: Raft, peers: Peers) -> Reads {
+        let (ask, asked) = mpsc::channel(WAITING_MAX);
+        Reads { ask, _rounds: AbortOnDropHandle::new(tokio::spawn(rounds(raft, peers, asked))) }
+    }
+
+    /// The index that must be applied before a question asked now is answered.
+    pub async fn index(&self) -> Confirmed {
+        let (tell, told) = oneshot::channel();
+        let crowded = |_| Unconfirmed::NotNow(format!("{WAITING_MAX} reads wait already; retry later"));
+        self.ask.try_send(tell).map_err(crowded)?;
+        told.await.unwrap_or_else(|_| Err(Unconfirmed::Stopped("this node is stopping".to_owned())))
+    }
+}
+
+/// One round after the other, each for all who asked before it began.
+async fn rounds(raft: Raft, peers: Peers, mut asked: mpsc::Receiver<oneshot::Sender<Confirmed>>) {
+    let mut waiting = Vec::new();
+    while asked.recv_many(&mut waiting, WAITING_MAX).await > 0 {
+        let confirmed = round(&raft, &peers).await;
+        for reader in waiting.drain(..) {
+            // A reader whose deadline passed is gone.
+            let _ = reader.send(confirmed.clone());
+        }
+    }
+}
+
+async fn round(raft: &Raft, peers: &Peers) -> Confirmed {
+    match Leader::of(raft) {
+        Some(leader) if leader.node == peers.me.node => lead(raft).await,
+        Some(leader) => ask(&leader, peers).await,
+        None => match lead(raft).await {
+            // Says so when consensus has stopped.
+            Err(stopped @ Unconfirmed::Stopped(_)) => Err(stopped),
+            Ok(_) | Err(Unconfirmed::NotNow(_)) => Err(Unconfirmed::NotNow(no_leader())),
+        },
+    }
+}
+
+/// The read index of a node that leads.
+pub async fn lead(raft: &Raft) -> Confirmed {
+    match timeout(ROUND_TIMEOUT, raft.get_read_linearizer(ReadPolicy::ReadIndex)).await {
+        Ok(Ok(linearizer)) => Ok(linearizer.read_log_id().index()),
+        Ok(Err(RaftError::APIError(LinearizableReadError::ForwardToLeader(_)))) => {
+            Err(Unconfirmed::NotNow("this node does not lead the cluster".to_owned()))
+        }
+        Ok(Err(RaftError::APIError(LinearizableReadError::QuorumNotEnough(quorum)))) => {
+            Err(Unconfirmed::NotNow(quorum.to_string()))
+        }
+        Ok(Err(RaftError::Fatal(fatal))) => Err(Unconfirmed::Stopped(format!("this node has stopped: {fatal}"))),
+        Err(_) => Err(Unconfirmed::NotNow(format!("no quorum answered within {ROUND_TIMEOUT:?}"))),
+    }
+}
+
+async fn ask(leader: &Leader, peers: &Peers) -> Confirmed {
+    let unreached = |why: &str| Unconfirmed::NotNow(format!("node {} leads, but {why}", leader.node));
+    let client = peers.channels.peer(&leader.peer.address, Purpose::Call);
+    let mut client = client.map_err(|why| unreached(&why))?;
+    let request = ReadIndexRequest { hop: Some(peers.me.hop(leader.node, &leader.peer)) };
+    let answer = match timeout(ROUND_TIMEOUT, client.read_index(request)).await {
+        Ok(answer) => answer.map_err(|status| unreached(status.message()))?,
+        Err(_) => {
+            peers.channels.forget(&leader.peer.address, Purpose::Call);
+            return Err(unreached("it does not answer"));
+        }
+    };
+    match answer.into_inner().outcome {
+        Some(Outcome::Index(index)) => Ok(index),
+        Some(Outcome::NotLeader(_)) => Err(Unconfirmed::NotNow(no_leader())),
+        Some(Outcome::Unavailable(why)) => Err(Unconfirmed::NotNow(why)),
+        None => Err(unreached("its answer makes no sense to this version")),
+    }
+}
+
+fn no_leader() -> String {
+    "the cluster has no leader at the moment; retry later".to_owned()
+}

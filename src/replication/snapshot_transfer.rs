@@ -1,0 +1,131 @@
+//! Owns: a snapshot file on its way from one node to another: sent in chunks, taken into a draft, and handed on only
+//! when every byte is as announced. The transport reports a sender that broke off as a clean end, so length and checksum
+//! decide.
+
+use std::io::{Read, Write};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures::{Stream, StreamExt};
+use tokio::sync::mpsc;
+use tonic::{Status, Streaming};
+use tracing::warn;
+
+use super::state_machine::off_runtime;
+use super::wire;
+use crate::proto::peer::snapshot_part::Part;
+use crate::proto::peer::{SnapshotHeader, SnapshotPart};
+use crate::storage::disk::{Disk, DiskFile};
+use crate::storage::snapshot::{Sealed, Snapshots};
+
+const CHUNK_BYTES: usize = 256 << 10;
+/// Chunks read ahead of the network.
+const CHUNKS_AHEAD: usize = 4;
+/// Received bytes go to the disk in steps, so that the log's fdatasync never waits behind all of them.
+const SYNC_BYTES: u64 = 8 << 20;
+
+/// The header and then the file in chunks. A file that cannot be read ends the stream early, and the receiver refuses.
+pub fn parts(disk: Arc<dyn Disk>, header: SnapshotHeader, sealed: Sealed) -> impl Stream<Item = SnapshotPart> {
+    let (send, receive) = mpsc::channel(CHUNKS_AHEAD);
+    tokio::task::spawn_blocking(move || {
+        if let Err(error) = read_out(&*disk, &sealed, &send) {
+            warn!(%error, file = %sealed.path.display(), "a snapshot cannot be read out");
+        }
+    });
+    let chunks = futures::stream::unfold(receive, |mut receive| async move { Some((receive.recv().await?, receive)) });
+    let header = SnapshotPart { part: Some(Part::Header(header)) };
+    futures::stream::iter([header]).chain(chunks.map(|chunk| SnapshotPart { part: Some(Part::Chunk(chunk)) }))
+}
+
+fn read_out(disk: &dyn Disk, sealed: &Sealed, send: &mpsc::Sender<Bytes>) -> std::io::Result<()> {
+    let mut file = disk.read(&sealed.path)?;
+    loop {
+        let mut chunk = vec![0; CHUNK_BYTES];
+        let read = file.read(&mut chunk)?;
+        if read == 0 {
+            return Ok(());
+        }
+        chunk.truncate(read);
+        if send.blocking_send(chunk.into()).is_err() {
+            return Ok(());
+        }
+    }
+}
+
+/// Takes the chunks after the header into a draft and checks it from its first to its last byte.
+pub async fn receive(
+    snapshots: &Arc<Snapshots>,
+    disk: &Arc<dyn Disk>,
+    header: &SnapshotHeader,
+    parts: &mut Streaming<SnapshotPart>,
+) -> Result<Sealed, Status> {
+    let path = snapshots.draft();
+    let taken = take(snapshots, disk, header, parts, path.clone()).await;
+    if taken.is_err() {
+        // Whatever is left of it is removed at the next start too.
+        let _ = disk.remove(&path);
+    }
+    taken
+}
+
+async fn take(
+    snapshots: &Arc<Snapshots>,
+    disk: &Arc<dyn Disk>,
+    header: &SnapshotHeader,
+    parts: &mut Streaming<SnapshotPart>,
+    path: PathBuf,
+) -> Result<Sealed, Status> {
+    let index = header.last_log.map_or(0, |last| last.index);
+    let checksum = wire::checksum(header)?;
+    let mut draft = Draft { file: disk.create(&path).map_err(not_written)?, bytes: 0, synced: 0 };
+    while let Some(part) = parts.message().await? {
+        let Some(Part::Chunk(chunk)) = part.part else {
+            return Err(Status::invalid_argument("part: only chunks follow the header"));
+        };
+        if draft.bytes + chunk.len() as u64 > header.length {
+            return Err(Status::data_loss(format!(
+                "the snapshot is longer than the {} bytes announced",
+                header.length
+            )));
+        }
+        draft = off_runtime(move || draft.put(&chunk)).await.map_err(not_written)?.map_err(not_written)?;
+    }
+    if draft.bytes != header.length {
+        let (got, want) = (draft.bytes, header.length);
+        return Err(Status::data_loss(format!("the snapshot was cut short: {got} of {want} bytes came")));
+    }
+    let snapshots = snapshots.clone();
+    let verified = off_runtime(move || {
+        draft.file.sync_data().map_err(not_written)?;
+        snapshots.verify(&path, index).map_err(|error| Status::data_loss(error.to_string()))
+    });
+    let sealed = verified.await.map_err(not_written)??;
+    if sealed.checksum != checksum {
+        let (got, want) = (sealed.checksum, checksum);
+        return Err(Status::data_loss(format!("the snapshot has checksum {got:032x}; {want:032x} was announced")));
+    }
+    Ok(sealed)
+}
+
+struct Draft {
+    file: Box<dyn DiskFile>,
+    bytes: u64,
+    synced: u64,
+}
+
+impl Draft {
+    fn put(mut self, chunk: &[u8]) -> std::io::Result<Draft> {
+        self.file.write_all(chunk)?;
+        self.bytes += chunk.len() as u64;
+        if self.bytes - self.synced >= SYNC_BYTES {
+            self.file.sync_data()?;
+            self.synced = self.bytes;
+        }
+        Ok(self)
+    }
+}
+
+fn not_written(error: std::io::Error) -> Status {
+    Status::unavailable(format!("the snapshot cannot be written down: {error}"))
+}
