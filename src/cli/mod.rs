@@ -5,10 +5,13 @@
 
 mod bench;
 mod call;
+pub mod cluster;
 mod connect;
+mod dev;
 mod manifest;
 mod serve;
 mod tail;
+pub mod trial;
 
 use std::fmt::Display;
 use std::process::ExitCode;
@@ -51,6 +54,8 @@ enum Subcommands {
     Call(call::CallArgs),
     Tail(tail::TailArgs),
     Bench(bench::BenchArgs),
+    Cluster(cluster::ClusterArgs),
+    Dev(dev::DevArgs),
 }
 
 /// Parses the arguments and runs what they ask for.
@@ -65,6 +70,8 @@ pub fn run() -> ExitCode {
         Some(Subcommands::Call(args)) => call::run(args),
         Some(Subcommands::Tail(args)) => tail::run(args),
         Some(Subcommands::Bench(args)) => bench::run(args),
+        Some(Subcommands::Cluster(args)) => cluster::run(args),
+        Some(Subcommands::Dev(args)) => dev::run(args),
     }
 }
 

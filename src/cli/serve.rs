@@ -60,6 +60,10 @@ pub struct ServeArgs {
     #[arg(long, value_name = "FILE")]
     port_file: Option<PathBuf>,
 
+    /// Stop when standard input ends, as it does when the process that holds its other end is gone
+    #[arg(long)]
+    exit_with_parent: bool,
+
     #[arg(long, value_enum, default_value_t)]
     log_format: LogFormat,
 
@@ -159,6 +163,7 @@ async fn serve(args: ServeArgs) -> ExitCode {
     }
     let failure = tokio::select! {
         () = wait_for_signal() => None,
+        () = parent_gone(args.exit_with_parent) => None,
         why = node.failed() => Some(why),
     };
     if let Some(why) = failure {
@@ -196,8 +201,22 @@ fn write_port(file: &Path, port: u16) -> std::io::Result<()> {
     std::fs::rename(beside, file)
 }
 
+/// Resolves when nothing can come from standard input any more; never, when nobody asked.
+async fn parent_gone(watch: bool) {
+    if !watch {
+        return std::future::pending().await;
+    }
+    let (gone, told) = tokio::sync::oneshot::channel();
+    // A thread of its own: a read of standard input cannot be cancelled, and must not hold up the end of the process.
+    std::thread::spawn(move || {
+        let _ = std::io::copy(&mut std::io::stdin().lock(), &mut std::io::sink());
+        let _ = gone.send(());
+    });
+    let _ = told.await;
+}
+
 #[cfg(unix)]
-async fn wait_for_signal() {
+pub async fn wait_for_signal() {
     use tokio::signal::unix::{SignalKind, signal};
     match signal(SignalKind::terminate()) {
         Ok(mut terminate) => {
@@ -214,6 +233,6 @@ async fn wait_for_signal() {
 }
 
 #[cfg(not(unix))]
-async fn wait_for_signal() {
+pub async fn wait_for_signal() {
     let _ = tokio::signal::ctrl_c().await;
 }

@@ -1,0 +1,9 @@
+//! Real processes as one cluster: load through every node's client port while nodes are killed, paused, added and
+//! replaced; and what must hold of it. `CLUSTER_TEST_SECONDS` makes the load longer (default 15).
+#![cfg(unix)]
+
+mod commands;
+mod kills;
+mod machinery;
+mod membership;
+mod pause;

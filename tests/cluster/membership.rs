@@ -1,0 +1,97 @@
+//! Laws of a cluster whose members change under load: nothing is lost, and nobody is let in or out by accident.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use session_manager::cli::trial::{LoadSettings, Nodes};
+
+use crate::machinery::{
+    DevCluster, LoneNode, PAUSE, SETTLE_MAX, assert_lawful, cluster, cluster_command, equal_states, leader, load_time,
+    progress, start_load, turn,
+};
+
+/// More than the two seconds after which a silent voter counts as out of reach.
+const LOST_AFTER_MS: u64 = 2_500;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_node_grows_to_three_and_a_dead_one_is_replaced_under_load() {
+    let _turn = turn().await;
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let first = DevCluster::start(dir.path(), 1, &[]);
+    let peer = first.line(1).peer;
+    let nodes = first.nodes();
+    let load = start_load(LoadSettings::new("growth"), &nodes).await;
+    let history = load.history().clone();
+    progress(&history, 50).await;
+
+    // 1. Grow: what the first node wrote alone reaches the newcomers.
+    let second = join(&peer, dir.path(), 2, &nodes).await;
+    progress(&history, 50).await;
+    let mut third = join(&peer, dir.path(), 3, &nodes).await;
+    tokio::time::sleep(load_time() / 5).await;
+    progress(&history, 50).await;
+
+    // 2. One dies with its disk. Two of three go on; removing a second one would leave no quorum.
+    nodes.set(vec![first.line(1).client_address(), second.client]);
+    third.kill();
+    std::fs::remove_dir_all(&third.data_dir).expect("its disk");
+    progress(&history, 50).await;
+    missed(&peer, 3).await;
+    let follower = if leader(&peer).await == 1 { "2" } else { "1" };
+    let refused = cluster_command(&peer, &["remove", follower]);
+    let why = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert_eq!(refused.status.code(), Some(1), "{why}");
+    assert!(why.contains("--force"), "the refusal says how to insist: {why}");
+
+    // 3. An empty node takes its place, under an id of its own.
+    let removed = cluster(&peer, &["remove", "3"]).await;
+    assert_eq!(ids(&removed["members"]), [1, 2]);
+    let fourth = join(&peer, dir.path(), 4, &nodes).await;
+    progress(&history, 100).await;
+
+    // 4. Leadership moves on request, and writes go on.
+    let before = leader(&peer).await;
+    let to = if before == 4 { 2 } else { 4 };
+    let moved = cluster(&peer, &["transfer-leader", &to.to_string()]).await;
+    assert_eq!(moved["leader"], to);
+    progress(&history, 50).await;
+
+    let history = load.stop().await;
+    equal_states(&peer, 3).await;
+    assert_lawful(&history, &[first.line(1).client_address(), second.client, fourth.client]).await;
+}
+
+/// Starts an empty node and makes it a voter.
+async fn join(peer: &str, dir: &Path, node: u64, nodes: &Nodes) -> LoneNode {
+    let started = LoneNode::waiting(dir, node);
+    let id = node.to_string();
+    cluster(&started.peer, &["status"]).await;
+    let added = cluster(peer, &["add", &id, &started.peer]).await;
+    assert!(ids(&added["members"]).contains(&node), "{added}");
+    cluster(peer, &["promote", &id]).await;
+    let mut clients = nodes.all();
+    clients.push(started.client);
+    nodes.set(clients);
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    started
+}
+
+/// Waits until the leader has not heard of a node for longer than it takes to call it lost.
+async fn missed(peer: &str, node: u64) {
+    let begun = Instant::now();
+    loop {
+        let status = cluster(peer, &["status", "--timeout-ms", "1000"]).await;
+        let members = status["nodes"].as_array().expect("nodes");
+        let heard_ms = members.iter().find(|member| member["node"] == node).map(|member| &member["heard_ms"]);
+        if status["leader"].is_u64() && heard_ms.is_some_and(|ms| ms.as_u64().is_none_or(|ms| ms > LOST_AFTER_MS)) {
+            return;
+        }
+        assert!(begun.elapsed() < SETTLE_MAX, "node {node} is still heard of: {status:#}");
+        tokio::time::sleep(PAUSE).await;
+    }
+}
+
+fn ids(members: &Value) -> Vec<u64> {
+    members.as_array().expect("members").iter().filter_map(|member| member["node"].as_u64()).collect()
+}
