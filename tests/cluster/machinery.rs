@@ -153,15 +153,16 @@ pub struct LoneNode {
 }
 
 impl LoneNode {
-    /// Starts an empty node that waits to be added to a cluster.
-    pub fn waiting(dir: &Path, node: u64) -> LoneNode {
-        let data_dir = dir.join(format!("lone-{node}"));
-        let log = std::fs::File::create(dir.join(format!("lone-{node}.log"))).expect("a log file");
+    /// Starts an empty node: with `--join` it waits to be added to a cluster, without it founds one of its own.
+    pub fn start(dir: &Path, node: u64, name: &str, arguments: &[&str]) -> LoneNode {
+        let data_dir = dir.join(format!("{name}-{node}"));
+        let log = std::fs::File::create(dir.join(format!("{name}-{node}.log"))).expect("a log file");
         let (client, peer) = (free_port(), free_port());
         let mut process = program()
             .args(["serve", "--listen", &client.to_string(), "--peer-listen", &peer.to_string(), "--data-dir"])
             .arg(&data_dir)
-            .args(["--node-id", &node.to_string(), "--join", "--exit-with-parent"])
+            .args(["--node-id", &node.to_string(), "--exit-with-parent"])
+            .args(arguments)
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
             .stderr(log)
@@ -279,6 +280,6 @@ pub async fn assert_lawful(history: &History, nodes: &[SocketAddr]) {
     let broken = judge(history, nodes).await;
     assert!(broken.is_empty(), "{} laws are broken:\n{}", broken.len(), broken.join("\n"));
     let tally = history.tally();
-    println!("{}: {tally:?}", history.name);
+    println!("{}: {tally:?}{}", history.name, history.failures());
     assert!(tally.writes > 0 && tally.reads > 0, "the load did nothing: {tally:?}");
 }

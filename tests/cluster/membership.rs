@@ -44,6 +44,14 @@ async fn one_node_grows_to_three_and_a_dead_one_is_replaced_under_load() {
     assert_eq!(refused.status.code(), Some(1), "{why}");
     assert!(why.contains("--force"), "the refusal says how to insist: {why}");
 
+    // Nor does an empty disk pass for the lost one, or a node of another cluster for a new one.
+    let wiped = LoneNode::start(dir.path(), 3, "wiped", &["--join"]);
+    refuses(&peer, 3, &wiped, "disk").await;
+    drop(wiped);
+    let stranger = LoneNode::start(dir.path(), 5, "stranger", &[]);
+    refuses(&peer, 5, &stranger, "belongs to cluster").await;
+    drop(stranger);
+
     // 3. An empty node takes its place, under an id of its own.
     let removed = cluster(&peer, &["remove", "3"]).await;
     assert_eq!(ids(&removed["members"]), [1, 2]);
@@ -62,9 +70,77 @@ async fn one_node_grows_to_three_and_a_dead_one_is_replaced_under_load() {
     assert_lawful(&history, &[first.line(1).client_address(), second.client, fourth.client]).await;
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn three_nodes_grow_to_five_shrink_to_three_and_restart_one_by_one_under_load() {
+    let _turn = turn().await;
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let dev = DevCluster::start(dir.path(), 3, &["--respawn"]);
+    let peer = dev.line(1).peer;
+    let nodes = dev.nodes();
+    let load = start_load(LoadSettings::new("five"), &nodes).await;
+    let history = load.history().clone();
+    progress(&history, 50).await;
+
+    // 1. Five voters: two may be missing.
+    let fourth = join(&peer, dir.path(), 4, &nodes).await;
+    let fifth = join(&peer, dir.path(), 5, &nodes).await;
+    progress(&history, 50).await;
+    assert_eq!(cluster(&peer, &["status"]).await["nodes"].as_array().map(Vec::len), Some(5));
+
+    // 2. Three again. A leader is not removed: it hands over first.
+    for leaving in [4, 5] {
+        if leader(&peer).await == leaving {
+            cluster(&peer, &["transfer-leader", "1"]).await;
+        }
+        cluster(&peer, &["remove", &leaving.to_string()]).await;
+    }
+    nodes.set(dev.clients());
+    drop((fourth, fifth));
+    progress(&history, 50).await;
+
+    // 3. Every node is asked to stop, one after the other, and comes back.
+    let mut silences = Vec::new();
+    for node in 1..=3 {
+        let (before, asked_at) = (dev.line(node).pid, history.now());
+        dev.signal_node(node, "TERM");
+        while dev.line(node).pid == before {
+            tokio::time::sleep(PAUSE).await;
+        }
+        whole_again(&peer, 3).await;
+        progress(&history, 20).await;
+        silences.push(history.longest_silence(asked_at, history.now()));
+    }
+    let history = load.stop().await;
+    equal_states(&peer, 3).await;
+    assert_lawful(&history, &dev.clients()).await;
+    println!("three nodes stopped and started one by one: longest times without a write {silences:.0?}");
+}
+
+/// Waits until all members are well again.
+async fn whole_again(peer: &str, count: usize) {
+    let begun = Instant::now();
+    loop {
+        let status = cluster(peer, &["status", "--timeout-ms", "1000"]).await;
+        if status["healthy"] == true && status["nodes"].as_array().is_some_and(|nodes| nodes.len() == count) {
+            return;
+        }
+        assert!(begun.elapsed() < SETTLE_MAX, "the cluster is not whole again: {status:#}");
+        tokio::time::sleep(PAUSE).await;
+    }
+}
+
+/// A node that may not be let in is refused with the reason.
+async fn refuses(peer: &str, node: u64, newcomer: &LoneNode, reason: &str) {
+    cluster(&newcomer.peer, &["status"]).await;
+    let refused = cluster_command(peer, &["add", &node.to_string(), &newcomer.peer]);
+    let why = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert_eq!(refused.status.code(), Some(1), "{why}");
+    assert!(why.contains(reason), "{why}");
+}
+
 /// Starts an empty node and makes it a voter.
 async fn join(peer: &str, dir: &Path, node: u64, nodes: &Nodes) -> LoneNode {
-    let started = LoneNode::waiting(dir, node);
+    let started = LoneNode::start(dir, node, "lone", &["--join"]);
     let id = node.to_string();
     cluster(&started.peer, &["status"]).await;
     let added = cluster(peer, &["add", &id, &started.peer]).await;

@@ -107,7 +107,18 @@ struct Told {
     /// Since the beginning of the trial, ascending.
     acknowledged: Vec<Duration>,
     broken: Vec<String>,
+    /// Why calls were not done or not known to be done, without the numbers that differ each time, and how often.
+    failures: BTreeMap<String, u64>,
     tally: Tally,
+}
+
+impl Told {
+    fn failed(&mut self, why: &str) {
+        let words: String = why.chars().map(|c| if c.is_ascii_digit() { '#' } else { c }).collect();
+        if self.failures.len() < BROKEN_MAX || self.failures.contains_key(&words) {
+            *self.failures.entry(words).or_default() += 1;
+        }
+    }
 }
 
 /// Everything a trial was told.
@@ -147,12 +158,21 @@ impl History {
         held(&self.told).tally.reads += 1;
     }
 
-    pub fn not_done(&self) {
-        held(&self.told).tally.not_done += 1;
+    pub fn not_done(&self, why: &str) {
+        let mut told = held(&self.told);
+        told.tally.not_done += 1;
+        told.failed(why);
     }
 
-    pub fn unknown(&self) {
-        held(&self.told).tally.unknown += 1;
+    pub fn unknown(&self, why: &str) {
+        let mut told = held(&self.told);
+        told.tally.unknown += 1;
+        told.failed(why);
+    }
+
+    /// The reasons of failed calls, one per line, with how often each was heard.
+    pub fn failures(&self) -> String {
+        held(&self.told).failures.iter().map(|(why, times)| format!("\n  {times} × {why}")).collect()
     }
 
     pub fn broken(&self, law: String) {

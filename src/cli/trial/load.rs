@@ -167,11 +167,11 @@ impl Client {
                 self.history.broken(format!("client {}: {function} was refused: {why}", self.id));
                 return None;
             }
-            Heard::NotDone(_) => {
-                self.history.not_done();
+            Heard::NotDone(why) => {
+                self.history.not_done(why);
                 tokio::time::sleep(PAUSE).await;
             }
-            Heard::Unknown(_) => self.history.unknown(),
+            Heard::Unknown(why) => self.history.unknown(why),
         }
         Some(heard)
     }
