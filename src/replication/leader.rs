@@ -18,16 +18,17 @@ pub struct Leader {
 
 impl Leader {
     pub fn of(raft: &Raft) -> Option<Leader> {
-        let metrics = raft.metrics();
+        // These change with leader, vote and membership only, not with every entry.
+        let metrics = raft.server_metrics();
         let metrics = metrics.borrow_watched();
         let node = metrics.current_leader?;
         let peer = metrics.membership_config.membership().get_node(&node).cloned().unwrap_or_default();
-        Some(Leader { node, term: metrics.current_term, peer })
+        Some(Leader { node, term: metrics.vote.leader_id.term, peer })
     }
 
     /// Waits until someone else leads than `before`, at most so long.
     pub async fn changed(raft: &Raft, before: &Option<Leader>, at_most: Duration) {
-        let mut metrics = raft.metrics();
+        let mut metrics = raft.server_metrics();
         let waiting = async {
             while Leader::of(raft).is_none_or(|now| Some(now) == *before) {
                 if metrics.changed().await.is_err() {

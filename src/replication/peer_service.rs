@@ -51,7 +51,7 @@ impl PeerService {
     fn accept(&self, hop: Option<&Hop>) -> Result<(), Status> {
         self.me.accept(hop)?;
         let Some(hop) = hop else { return Ok(()) };
-        let members = self.raft.metrics().borrow_watched().membership_config.clone();
+        let members = self.raft.server_metrics().borrow_watched().membership_config.clone();
         match members.membership().get_node(&hop.from_node) {
             Some(known) if !known.instance.is_empty() && known.instance != hop.from_instance => {
                 Err(Status::failed_precondition(lost_disk(hop.from_node)))
@@ -149,7 +149,9 @@ impl Peer for PeerService {
         let deadline = Instant::now() + Duration::from_millis(request.remaining_ms).min(FORWARD_MAX);
         let attempt = match self.arrivals.enter(stamped.request_id, stamped.repeated) {
             None => Attempt::Unknown("an earlier attempt is still under way".to_owned()),
-            Some(_) if self.raft.metrics().borrow_watched().current_term != request.term => Attempt::NotLeader(None),
+            Some(_) if self.raft.server_metrics().borrow_watched().vote.leader_id.term != request.term => {
+                Attempt::NotLeader(None)
+            }
             Some(arrival) => {
                 stamped.repeated = arrival.repeated;
                 self.proposals.attempt(stamped, deadline).await

@@ -65,8 +65,8 @@ pub struct RaftSettings {
     /// when a purge races apply.
     pub keep_entries: u64,
     pub heartbeat: Duration,
-    /// A follower whose leader was silent for three to three and a half times this long asks to be elected: the lease
-    /// of one and a half times, and a random wait of one to one and a half times.
+    /// A follower whose leader was silent for two and a half to three times this long asks to be elected: the lease of
+    /// one and a half times, then a random wait of one to one and a half times.
     pub election: Duration,
 }
 
@@ -84,9 +84,9 @@ impl RaftSettings {
             snapshot_every: 100_000,
             log_bytes_max: 2 << 30,
             keep_entries: 50_000,
-            // A lost leader is replaced within 0.4 s, and a follower may miss four heartbeats before it asks.
-            heartbeat: Duration::from_millis(50),
-            election: Duration::from_millis(110),
+            // A lost leader is replaced within 0.4 s, and a follower may miss five heartbeats before it asks.
+            heartbeat: Duration::from_millis(40),
+            election: Duration::from_millis(90),
         }
     }
 
