@@ -26,6 +26,7 @@ use crate::surface::bus::outbox::OutboxLimits;
 use crate::surface::bus::{Bus, BusSettings};
 use crate::surface::calls::{Calls, Reload, Runtime};
 use crate::surface::endpoint::{self, EndpointSettings};
+use crate::surface::http::{Health, HealthCheck};
 
 /// What a node is started with.
 pub struct NodeSettings {
@@ -115,7 +116,7 @@ impl Node {
         // 3. The bus and its port.
         let bus = Bus::new(bus_settings(&config), calls, feed.clone());
         let close_door = CancellationToken::new();
-        let opened = endpoint::serve(endpoint_settings(&config), bus, close_door.clone()).await;
+        let opened = endpoint::serve(endpoint_settings(&config, &store), bus, close_door.clone()).await;
         let (address, door) = match opened {
             Ok(opened) => opened,
             Err(why) => {
@@ -221,8 +222,20 @@ fn bus_settings(config: &Config) -> BusSettings {
     }
 }
 
-fn endpoint_settings(config: &Config) -> EndpointSettings {
+fn endpoint_settings(config: &Config, store: &OpenStore) -> EndpointSettings {
+    let health: HealthCheck = match store {
+        OpenStore::Raft(adapter) => {
+            let adapter = Arc::downgrade(adapter);
+            Arc::new(move || {
+                let condition = adapter.upgrade().map(|adapter| adapter.replica().condition());
+                let (role, trouble) = condition.unwrap_or(("stopped", Some("the node is stopping".to_owned())));
+                Health { role, trouble }
+            })
+        }
+        OpenStore::Fs(_) => Arc::new(|| Health { role: "single", trouble: None }),
+    };
     EndpointSettings {
+        health,
         connections_max: descriptors::make_room(config.max_connections),
         body_bytes_max: config.max_message_bytes,
         ..EndpointSettings::new(config.listen.to_string())

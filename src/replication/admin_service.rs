@@ -122,7 +122,8 @@ fn members(metrics: &openraft::RaftMetrics<Types>) -> Vec<Member> {
     membership.nodes().map(member).collect()
 }
 
-fn condition(metrics: &openraft::RaftMetrics<Types>, waiting: bool) -> (Role, Health, String) {
+/// How a node is: its role, whether it can serve, and what is wrong otherwise.
+pub fn condition(metrics: &openraft::RaftMetrics<Types>, waiting: bool) -> (Role, Health, String) {
     if let Err(fatal) = &metrics.running_state {
         return (Role::Stopped, Health::Failed, fatal.to_string());
     }

@@ -15,6 +15,7 @@ use tokio_util::task::AbortOnDropHandle;
 use tracing::{error, info};
 
 use super::GROUP;
+use super::admin_service;
 use super::apply::Applier;
 use super::channels::Channels;
 use super::hop::Me;
@@ -31,6 +32,7 @@ use super::state_machine::{StateMachine, off_runtime};
 use super::types::Types;
 use crate::events::EventSink;
 use crate::machine::refusal::Fault;
+use crate::proto::admin::{Health, Role};
 use crate::storage::Store;
 use crate::storage::disk::{Disk, RealDisk};
 use crate::storage::log::record::Peer;
@@ -320,6 +322,21 @@ impl Replica {
 
     pub fn snapshots(&self) -> &Arc<Snapshots> {
         &self.snapshots
+    }
+
+    /// This node's role in its cluster, and why it cannot serve at the moment, if so.
+    pub fn condition(&self) -> (&'static str, Option<String>) {
+        let waiting = self.identity().cluster_id.is_empty();
+        let (role, health, why) = admin_service::condition(&self.raft.metrics().borrow_watched(), waiting);
+        let role = match role {
+            Role::Leader => "leader",
+            Role::Follower => "follower",
+            Role::Candidate => "candidate",
+            Role::Learner => "learner",
+            Role::Waiting => "waiting",
+            Role::Stopped | Role::Unspecified => "stopped",
+        };
+        (role, (health != Health::Ok).then_some(why))
     }
 
     pub fn identity(&self) -> Identity {

@@ -52,7 +52,7 @@ impl EndpointSettings {
             connections_max: 800,
             head_read_max: Duration::from_secs(10),
             body_bytes_max: 64 << 20,
-            health: Arc::new(|| Health { status: "ok", role: "single".to_owned() }),
+            health: Arc::new(|| Health { role: "single", trouble: None }),
         }
     }
 }

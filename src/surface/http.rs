@@ -28,8 +28,10 @@ const BODY_READ_MAX: Duration = Duration::from_secs(60);
 /// What `GET /health` says.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Health {
-    pub status: &'static str,
-    pub role: String,
+    /// `leader`, `follower`, …; `single` where there is no cluster.
+    pub role: &'static str,
+    /// Why the node cannot serve at the moment, if so.
+    pub trouble: Option<String>,
 }
 
 pub type HealthCheck = Arc<dyn Fn() -> Health + Send + Sync>;
@@ -83,9 +85,10 @@ async fn hint() -> &'static str {
 
 async fn health(State(door): State<Door>) -> Response {
     let health = (door.health)();
-    let status = if health.status == "ok" { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
-    let body = json!({ "status": health.status, "version": env!("CARGO_PKG_VERSION"), "role": health.role });
-    (status, axum::Json(body)).into_response()
+    let code = if health.trouble.is_none() { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    let status = health.trouble.as_deref().unwrap_or("ok");
+    let body = json!({ "status": status, "version": env!("CARGO_PKG_VERSION"), "role": health.role });
+    (code, axum::Json(body)).into_response()
 }
 
 async fn not_found(request: Request) -> Response {
