@@ -56,7 +56,7 @@ impl fmt::Display for AdminError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             AdminError::Unreachable { peer, why } => {
-                write!(f, "cannot reach {peer}: {why}; is a node running with this peer address?")
+                write!(f, "cannot reach {peer}: {why}; is a node running there with --peer-listen?")
             }
             AdminError::NotAPeer { peer, why } => write!(
                 f,

@@ -49,7 +49,7 @@ pub enum Heard {
     Answer(Value),
     /// Final: an error that is not `session/storage`.
     Refused(String),
-    /// `session/storage`, or nobody listens there: nothing happened.
+    /// `session/storage`, or the node is stopping, or nobody listens there: nothing happened.
     NotDone(String),
     /// `session/storage: outcome unknown`, or the connection broke, or no answer came in time.
     Unknown(String),
@@ -141,6 +141,8 @@ fn understand(success: bool, body: &[u8]) -> Heard {
     match code {
         Some("session/storage") if message.contains("outcome unknown") => Heard::Unknown(message.to_owned()),
         Some("session/storage") => Heard::NotDone(message.to_owned()),
+        // The bus of a node that stops in order refuses calls before it starts them.
+        Some("shutting_down") => Heard::NotDone(format!("shutting_down: {message}")),
         Some(code) => Heard::Refused(format!("{code}: {message}")),
         None => Heard::Refused(format!("an error without a code: {value}")),
     }
@@ -160,6 +162,7 @@ mod tests {
         assert_eq!(error("session/storage", "no leader"), Heard::NotDone("no leader".to_owned()));
         let unknown = "outcome unknown: the leader went away";
         assert_eq!(error("session/storage", unknown), Heard::Unknown(unknown.to_owned()));
+        assert!(matches!(error("shutting_down", "try again"), Heard::NotDone(_)));
         assert_eq!(error("session/not_found", "x"), Heard::Refused("session/not_found: x".to_owned()));
         assert!(matches!(understand(false, b"<html>"), Heard::Refused(_)));
     }
