@@ -141,8 +141,6 @@ fn understand(success: bool, body: &[u8]) -> Heard {
     match code {
         Some("session/storage") if message.contains("outcome unknown") => Heard::Unknown(message.to_owned()),
         Some("session/storage") => Heard::NotDone(message.to_owned()),
-        // The bus of a node that stops in order refuses calls before it starts them.
-        Some("shutting_down") => Heard::NotDone(format!("shutting_down: {message}")),
         Some(code) => Heard::Refused(format!("{code}: {message}")),
         None => Heard::Refused(format!("an error without a code: {value}")),
     }
@@ -162,7 +160,7 @@ mod tests {
         assert_eq!(error("session/storage", "no leader"), Heard::NotDone("no leader".to_owned()));
         let unknown = "outcome unknown: the leader went away";
         assert_eq!(error("session/storage", unknown), Heard::Unknown(unknown.to_owned()));
-        assert!(matches!(error("shutting_down", "try again"), Heard::NotDone(_)));
+        assert!(matches!(error("shutting_down", "try again"), Heard::Refused(_)));
         assert_eq!(error("session/not_found", "x"), Heard::Refused("session/not_found: x".to_owned()));
         assert!(matches!(understand(false, b"<html>"), Heard::Refused(_)));
     }

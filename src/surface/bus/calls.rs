@@ -47,6 +47,16 @@ pub enum Failure {
 }
 
 impl Failure {
+    /// A call that comes while the node drains: nothing happened. Our own functions fail within their closed set.
+    fn stopping(function_id: &str) -> Failure {
+        let why = "this node is shutting down; reconnect and try again";
+        if function_id.starts_with("session::") {
+            Failure::Service(CallError::storage(why))
+        } else {
+            Failure::bus("shutting_down", why)
+        }
+    }
+
     pub fn bus(code: &'static str, message: impl Into<String>) -> Failure {
         Failure::Bus(ErrorBody::new(code, message))
     }
@@ -139,7 +149,7 @@ impl Bus {
         void: bool,
     ) -> Result<Vec<OwnedSemaphorePermit>, Failure> {
         if self.is_draining() {
-            return Err(Failure::bus("shutting_down", "this node is shutting down; reconnect and try again"));
+            return Err(Failure::stopping(&invoke.function_id));
         }
         match invoke.action {
             Action::Answer | Action::Void => {}
@@ -175,7 +185,7 @@ impl Bus {
     /// A call from outside the bus (HTTP).
     pub async fn call(self: &Arc<Self>, function_id: &str, body: String) -> Outcome {
         if self.is_draining() {
-            return Err(Failure::bus("shutting_down", "this node is shutting down; try again"));
+            return Err(Failure::stopping(function_id));
         }
         let most = kib(self.settings.total_body_bytes_in_flight_max);
         let _permit = self.incoming_kib.acquire_many(kib(body.len()).min(most)).await;

@@ -224,7 +224,10 @@ async fn shutdown_lets_calls_finish_and_says_goodbye() {
     node.service.begun.notified().await;
     node.shutdown.cancel();
     until("the node drains", || node.bus.is_draining()).await;
-    assert_eq!(client.call("session::echo", json!(1)).await["error"]["code"], "shutting_down");
+    let refused = client.call("session::echo", json!(1)).await;
+    let words = refused["error"]["message"].as_str().unwrap();
+    assert!(words.starts_with("handler error: session/storage: this node is shutting down"), "{words}");
+    assert_eq!(client.call("shop::buy", json!(1)).await["error"]["code"], "shutting_down");
     node.service.release.notify_one();
     assert_eq!(client.expect("invocationresult").await["result"], "done");
     assert_eq!(u16::from(client.closed().await.code), 1001);
