@@ -331,10 +331,11 @@ async fn a_log_of_few_but_large_entries_is_kept_within_its_bytes() {
             done.unwrap();
         }
     }
-    let purged = |metrics: &openraft::RaftMetrics<Types>| metrics.purged.is_some_and(|purged| purged.index > 1000);
+    // A first snapshot may fall into the middle of the load; the log is tended until the last one is purged behind.
+    let purged = |metrics: &openraft::RaftMetrics<Types>| metrics.purged.is_some_and(|purged| purged.index > 1900);
     let raft = adapter.replica().raft();
     raft.wait(Some(Duration::from_secs(60))).metrics(purged, "the log is purged").await.unwrap();
     adapter.shutdown().await;
     let bytes = adapter.replica().log().bytes();
-    assert!(bytes < 2_200_000, "{bytes} bytes are left of more than 3,000,000");
+    assert!(bytes < 1_500_000, "{bytes} bytes are left of more than 3,000,000");
 }
