@@ -5,11 +5,12 @@ use std::process::ExitCode;
 
 use clap::Args;
 use iii_sdk::protocol::TriggerRequest;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::connect::{NodeUrl, connect, words};
 use super::{EXIT_REFUSED, EXIT_UNUSABLE, client_runtime, fail};
 use crate::observe::{CLIENT_LEVEL, LogFormat, start_logging};
+use crate::surface::sidecar::NAME;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -34,6 +35,11 @@ pub struct CallArgs {
 
     #[command(flatten)]
     node: NodeUrl,
+
+    /// How new the answer of a read must be: linearizable, or local (what the node has now, also without a leader);
+    /// without it, as the node is configured
+    #[arg(long, value_name = "MODE", value_parser = ["linearizable", "local"])]
+    consistency: Option<String>,
 
     /// How long to wait for the response
     #[arg(long, value_name = "MS", default_value_t = 30_000)]
@@ -62,7 +68,10 @@ pub fn run(args: CallArgs) -> ExitCode {
             Err(why) => return fail(EXIT_UNUSABLE, why),
         };
         let call = TriggerRequest { timeout_ms: Some(args.timeout_ms), ..TriggerRequest::new(args.function, request) };
-        let answered = client.trigger(call).await;
+        let answered = match args.consistency {
+            Some(mode) => client.trigger(call.metadata(json!({ NAME: { "consistency": mode } }))).await,
+            None => client.trigger(call).await,
+        };
         client.shutdown_async().await;
         match answered {
             Ok(response) => print(&response),
@@ -100,7 +109,6 @@ fn print(response: &Value) -> ExitCode {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
 
     #[test]
     fn a_request_is_text_or_a_file() {

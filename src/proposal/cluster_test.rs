@@ -367,6 +367,9 @@ async fn members_are_added_promoted_led_by_another_and_removed() {
     let brief = Instant::now() + Duration::from_secs(2);
     let unread = nodes[0].adapter.ask(Query::Meta("s".into()), brief).await;
     assert!(matches!(unread, Err(Undone::Unavailable(_))), "{unread:?}");
+    // Whoever would rather have what the node has gets it.
+    let local = nodes[0].adapter.ask_here(Query::Meta("s".into()), soon()).await;
+    assert!(matches!(local, Ok(Found::Meta(Some(_)))), "{local:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -24,6 +24,11 @@ pub trait Adapter: Send + Sync + 'static {
 
     /// Asks a question. The answer is at least as new as every mutation answered before the question was asked.
     fn ask(&self, query: Query, deadline: Instant) -> BoxFuture<'_, Result<Found, Undone>>;
+
+    /// Asks what this node knows, however old: for callers who would rather have an answer now than the newest one.
+    fn ask_here(&self, query: Query, deadline: Instant) -> BoxFuture<'_, Result<Found, Undone>> {
+        self.ask(query, deadline)
+    }
 }
 
 /// Why a call was not carried out.

@@ -166,7 +166,11 @@ impl RaftAdapter {
             let late = |_| Undone::Unavailable("the deadline passed before the read was confirmed".to_owned());
             timeout_at(deadline.into(), self.barrier(deadline)).await.map_err(late)??;
         }
-        match look(&**self.replica.store(), |view| machine::query(view, &query)) {
+        self.look_here(&query)
+    }
+
+    fn look_here(&self, query: &Query) -> Result<Found, Undone> {
+        match look(&**self.replica.store(), |view| machine::query(view, query)) {
             Ok(found) => found.map_err(Undone::Refused),
             Err(fault) => Err(Undone::Unavailable(fault.0)),
         }
@@ -180,6 +184,10 @@ impl Adapter for RaftAdapter {
 
     fn ask(&self, query: Query, deadline: Instant) -> BoxFuture<'_, Result<Found, Undone>> {
         self.look_up(query, deadline).boxed()
+    }
+
+    fn ask_here(&self, query: Query, _deadline: Instant) -> BoxFuture<'_, Result<Found, Undone>> {
+        async move { self.look_here(&query) }.boxed()
     }
 }
 
@@ -247,3 +255,7 @@ mod tests;
 #[cfg(test)]
 #[path = "cluster_test.rs"]
 mod cluster_tests;
+
+#[cfg(test)]
+#[path = "garbage_test.rs"]
+mod garbage_tests;

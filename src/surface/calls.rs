@@ -7,6 +7,7 @@ use std::time::Instant;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 
+use super::sidecar::{self, Consistency};
 use super::{CallError, DescribedFunction, Service};
 use crate::machine::refusal::Refusal;
 use crate::proposal::Adapter;
@@ -63,15 +64,25 @@ impl Calls {
         lock(&self.reloads.status).clone()
     }
 
-    async fn carry_out(&self, function: &Function, body: &str, deadline: Instant) -> Result<String, CallError> {
+    async fn carry_out(
+        &self,
+        function: &Function,
+        body: &str,
+        sidecar: Option<&str>,
+        deadline: Instant,
+    ) -> Result<String, CallError> {
         let runtime = self.runtime();
         if is_raw_store(function) && !runtime.authoritative {
             let words = format!("{} is served only where the data lives: call the main of this bridge", function.id);
             return Err(Refusal::RequestInvalid(words).into());
         }
+        let terms = sidecar::read(sidecar)?;
         let done = match (function.decide)(body, &runtime.limits)? {
             Decision::Propose(command) => Done::Answered(runtime.adapter.propose(command, deadline).await?),
-            Decision::Ask(query) => Done::Found(runtime.adapter.ask(query, deadline).await?),
+            Decision::Ask(query) => Done::Found(match terms.consistency {
+                Some(Consistency::Local) => runtime.adapter.ask_here(query, deadline).await?,
+                Some(Consistency::Linearizable) | None => runtime.adapter.ask(query, deadline).await?,
+            }),
             Decision::ConfigStatus => Done::Status(self.reload_status()),
             Decision::ReloadConfig => Done::Reloaded { ok: self.reload(deadline).await? },
         };
@@ -142,10 +153,11 @@ impl Service for Calls {
         &'a self,
         function_id: &'a str,
         body: &'a str,
+        sidecar: Option<&'a str>,
         deadline: Instant,
     ) -> Option<BoxFuture<'a, Result<String, CallError>>> {
         let function = requests::find(function_id, self.runtime().legacy_names)?;
-        Some(self.carry_out(function, body, deadline).boxed())
+        Some(self.carry_out(function, body, sidecar, deadline).boxed())
     }
 
     fn functions(&self) -> Vec<DescribedFunction> {
@@ -210,7 +222,7 @@ mod tests {
 
     async fn call(calls: &Calls, function_id: &str, body: Value) -> Result<Value, CallError> {
         let deadline = Instant::now() + Duration::from_secs(5);
-        let text = calls.call(function_id, &body.to_string(), deadline).expect("a known function").await?;
+        let text = calls.call(function_id, &body.to_string(), None, deadline).expect("a known function").await?;
         Ok(serde_json::from_str(&text).expect("a response is JSON"))
     }
 
@@ -220,7 +232,7 @@ mod tests {
         let created = call(&calls, "session::create", json!({"title": "t"})).await.unwrap();
         let got = call(&calls, "session::get", json!({"session_id": created["session_id"]})).await.unwrap();
         assert_eq!(got["meta"], created["meta"]);
-        assert!(calls.call("session::nothing", "{}", Instant::now()).is_none());
+        assert!(calls.call("session::nothing", "{}", None, Instant::now()).is_none());
     }
 
     #[tokio::test]
@@ -229,7 +241,7 @@ mod tests {
         let listed = call(&calls, "session::store::list_metas", json!({})).await.unwrap();
         assert_eq!(listed, json!({"metas": []}));
         calls.swap(Runtime { legacy_names: false, ..(*calls.runtime()).clone() });
-        assert!(calls.call("session::store::list_metas", "{}", Instant::now()).is_none());
+        assert!(calls.call("session::store::list_metas", "{}", None, Instant::now()).is_none());
     }
 
     #[tokio::test]
@@ -331,7 +343,7 @@ mod tests {
             }
             .boxed()
         }));
-        let late = calls.call("session::on-config-change", "{}", Instant::now()).unwrap().await.unwrap_err();
+        let late = calls.call("session::on-config-change", "{}", None, Instant::now()).unwrap().await.unwrap_err();
         assert!(late.message.contains("still under way"), "{late}");
         release.notify_one();
         while calls.reload_status().rejected_reloads == 0 {

@@ -7,11 +7,13 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::body::{Body, to_bytes};
-use axum::extract::{Path, Request, State};
+use axum::extract::rejection::QueryRejection;
+use axum::extract::{Path, Query, Request, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use hyper_util::rt::TokioIo;
+use serde::Deserialize;
 use serde_json::json;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
@@ -21,6 +23,7 @@ use tower::ServiceExt;
 
 use super::bus::calls::Failure;
 use super::bus::{Bus, connection};
+use super::sidecar::NAME;
 
 /// A body that trickles in for longer than this is given up.
 const BODY_READ_MAX: Duration = Duration::from_secs(60);
@@ -49,6 +52,13 @@ pub struct Door {
 
 /// A connection's place among those that are allowed; held as long as anything of it lives.
 pub type Place = Arc<OwnedSemaphorePermit>;
+
+/// What may stand in the query of a call: what the bus carries in the metadata.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Terms {
+    consistency: Option<String>,
+}
 
 /// The plain routes. Upgrades are taken out before.
 pub fn routes(door: Door) -> Router {
@@ -96,12 +106,21 @@ async fn not_found(request: Request) -> Response {
     error(StatusCode::NOT_FOUND, "not_found", &words)
 }
 
-async fn call(State(door): State<Door>, Path(function_id): Path<String>, request: Request) -> Response {
+async fn call(
+    State(door): State<Door>,
+    Path(function_id): Path<String>,
+    terms: Result<Query<Terms>, QueryRejection>,
+    request: Request,
+) -> Response {
+    let sidecar = match terms {
+        Ok(Query(terms)) => terms.consistency.map(|word| json!({ NAME: { "consistency": word } }).to_string()),
+        Err(rejection) => return error(StatusCode::BAD_REQUEST, "invalid_query", &rejection.body_text()),
+    };
     let body = match read_body(&door, request).await {
         Ok(body) => body,
         Err(refused) => return refused,
     };
-    match door.bus.call(&function_id, body).await {
+    match door.bus.call(&function_id, body, sidecar).await {
         Ok(result) => json_text(StatusCode::OK, result),
         Err(failure) => explain(failure),
     }

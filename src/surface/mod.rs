@@ -9,6 +9,7 @@ pub mod http;
 pub mod bus;
 pub mod calls;
 pub mod errors;
+pub mod sidecar;
 
 use std::fmt;
 use std::time::Instant;
@@ -17,11 +18,13 @@ use futures::future::BoxFuture;
 
 /// The functions of this node, callable by name with a JSON body. Every door calls through this.
 pub trait Service: Send + Sync + 'static {
-    /// `None`: no such function here. Aliases of older versions count as known.
+    /// `None`: no such function here. Aliases of older versions count as known. The sidecar is the metadata that
+    /// came beside the body, as JSON text.
     fn call<'a>(
         &'a self,
         function_id: &'a str,
         body: &'a str,
+        sidecar: Option<&'a str>,
         deadline: Instant,
     ) -> Option<BoxFuture<'a, Result<String, CallError>>>;
 

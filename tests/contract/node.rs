@@ -63,7 +63,7 @@ impl Node {
 
     /// `None`: no such function.
     pub async fn call(&self, function_id: &str, body: &str) -> Option<Result<String, CallError>> {
-        Some(self.calls.call(function_id, body, deadline())?.await)
+        Some(self.calls.call(function_id, body, None, deadline())?.await)
     }
 
     /// The events of all calls answered so far that were not taken yet.

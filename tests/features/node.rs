@@ -226,7 +226,7 @@ impl Node {
 
 /// One call by its text; the response is read back from its text, as a client does.
 pub async fn call(calls: &Calls, function: &str, body: &str) -> Option<Result<Value, String>> {
-    let answer = calls.call(function, body, Instant::now() + PATIENCE)?.await;
+    let answer = calls.call(function, body, None, Instant::now() + PATIENCE)?.await;
     Some(match answer {
         Ok(text) => Ok(serde_json::from_str(&text).unwrap_or_else(|error| panic!("not JSON ({error}): {text}"))),
         Err(error) => Err(error.to_string()),

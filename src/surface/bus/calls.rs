@@ -183,7 +183,7 @@ impl Bus {
     }
 
     /// A call from outside the bus (HTTP).
-    pub async fn call(self: &Arc<Self>, function_id: &str, body: String) -> Outcome {
+    pub async fn call(self: &Arc<Self>, function_id: &str, body: String, metadata: Option<String>) -> Outcome {
         if self.is_draining() {
             return Err(Failure::stopping(function_id));
         }
@@ -192,7 +192,7 @@ impl Bus {
         let request = Request {
             function_id: function_id.to_owned(),
             data: body.into(),
-            metadata: None,
+            metadata,
             traceparent: None,
             baggage: None,
             namespace: None,
@@ -216,7 +216,8 @@ impl Bus {
 
     async fn call_service(&self, request: Request) -> Outcome {
         let deadline = Instant::now() + self.settings.call_timeout;
-        let Some(call) = self.service.call(&request.function_id, &request.data, deadline) else {
+        let Some(call) = self.service.call(&request.function_id, &request.data, request.metadata.as_deref(), deadline)
+        else {
             let id = &request.function_id;
             return Err(Failure::bus("function_not_found", format!("function `{id}` is not registered on this bus")));
         };

@@ -50,6 +50,7 @@ impl Service for FakeService {
         &'a self,
         function_id: &'a str,
         body: &'a str,
+        _sidecar: Option<&'a str>,
         _deadline: Instant,
     ) -> Option<BoxFuture<'a, Result<String, CallError>>> {
         Some(match function_id {

@@ -1,0 +1,74 @@
+//! Owns: what a caller may say beside the body of a call, in the metadata under our own name:
+//! `{"session-manager": {"consistency": "local"}}`. Everything under other names belongs to others.
+
+use serde::Deserialize;
+
+use crate::machine::refusal::Refusal;
+
+/// The name our part stands under, as in the sidecar of a delivery.
+pub const NAME: &str = "session-manager";
+
+/// How new what a read finds must be; without a word of the caller the node's configuration decides.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Consistency {
+    Linearizable,
+    Local,
+}
+
+/// The terms of one call.
+#[derive(Debug, Default, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Terms {
+    pub consistency: Option<Consistency>,
+    /// The place of a delivered event, which a handler may pass on with calls of its own. It means nothing here.
+    #[serde(default, rename = "position")]
+    _position: Option<serde::de::IgnoredAny>,
+    #[serde(default, rename = "seq")]
+    _seq: Option<serde::de::IgnoredAny>,
+}
+
+#[derive(Deserialize)]
+struct Sidecar {
+    #[serde(default, rename = "session-manager")]
+    ours: Option<Terms>,
+}
+
+/// Reads the terms out of a call's metadata.
+pub fn read(metadata: Option<&str>) -> Result<Terms, Refusal> {
+    let Some(metadata) = metadata.filter(|metadata| metadata.contains(NAME)) else { return Ok(Terms::default()) };
+    if !metadata.trim_start().starts_with('{') {
+        return Ok(Terms::default());
+    }
+    let wrong = |error| Refusal::RequestInvalid(format!("metadata.{NAME}: {error}"));
+    let sidecar: Sidecar = serde_json::from_str(metadata).map_err(wrong)?;
+    Ok(sidecar.ours.unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn terms_stand_under_our_name_and_nothing_else_matters() {
+        for silent in [None, Some("null"), Some("[1]"), Some("\"session-manager\""), Some(r#"{"other": {"a": 1}}"#)] {
+            assert_eq!(read(silent), Ok(Terms::default()), "{silent:?}");
+        }
+        let local = read(Some(r#"{"tenant": "t", "session-manager": {"consistency": "local"}}"#)).unwrap();
+        assert_eq!(local.consistency, Some(Consistency::Local));
+        let passed_on = read(Some(r#"{"session-manager": {"position": "c.0.1.0", "seq": 7}}"#)).unwrap();
+        assert_eq!(passed_on.consistency, None);
+    }
+
+    #[test]
+    fn terms_that_are_not_understood_are_refused_by_name() {
+        for (metadata, named) in [
+            (r#"{"session-manager": {"consistancy": "local"}}"#, "consistancy"),
+            (r#"{"session-manager": {"consistency": "eventual"}}"#, "eventual"),
+            (r#"{"session-manager": 7}"#, "metadata.session-manager"),
+        ] {
+            let refusal = read(Some(metadata)).unwrap_err();
+            assert!(refusal.to_string().contains(named), "{refusal}");
+        }
+    }
+}
