@@ -88,6 +88,9 @@ pub struct DataDir {
     pub data_dir: PathBuf,
 }
 
+/// What an error says at most.
+const WORDS_CHARS_MAX: usize = 1000;
+
 /// The port the public SDKs connect to unless told otherwise.
 const PORT: u16 = 49134;
 
@@ -161,7 +164,8 @@ impl Config {
 
     /// Reads and checks YAML (or JSON, which is YAML). What is left out has its default.
     pub fn from_yaml(text: &str) -> Result<Config, ConfigError> {
-        Config::from_yaml_with(text, &|name| std::env::var(name).ok())
+        let read = Config::from_yaml_with(text, &|name| std::env::var(name).ok());
+        read.map_err(|ConfigError(why)| ConfigError(shortened(why)))
     }
 
     fn from_yaml_with(text: &str, variable: expand::Variables<'_>) -> Result<Config, ConfigError> {
@@ -193,6 +197,15 @@ impl Config {
     pub fn default_yaml() -> &'static str {
         include_str!("config/default.yaml")
     }
+}
+
+/// Words quote the value they complain about, however long it is: a log line and `session::config-status` need its head.
+fn shortened(mut why: String) -> String {
+    if let Some((end, _)) = why.char_indices().nth(WORDS_CHARS_MAX) {
+        why.truncate(end);
+        why.push('…');
+    }
+    why
 }
 
 /// An address in words a person writes: `127.0.0.1:49134`, `[::1]:49134`, `localhost:49134`.

@@ -22,8 +22,13 @@ fn spell_log_id(id: &Option<LogId>) -> Option<log::LogId> {
     id.as_ref().map(|id| types::our_log_id(id).spell())
 }
 
-fn log_id(spelled: Option<log::LogId>) -> Option<LogId> {
-    spelled.map(|id| types::log_id(record::LogId::understand(id)))
+/// An index without a next one is refused: everything behind this door counts on from what it is told.
+fn log_id(spelled: Option<log::LogId>) -> Result<Option<LogId>, Status> {
+    let id = spelled.map(record::LogId::understand);
+    match id.filter(|id| id.is_beyond_any_log()) {
+        Some(beyond) => Err(invalid(format!("log id {beyond}: no log is that long"))),
+        None => Ok(id.map(types::log_id)),
+    }
 }
 
 pub fn spell_vote(vote: &Vote) -> Option<log::Vote> {
@@ -45,7 +50,7 @@ pub fn spell_vote_request(hop: peer::Hop, request: &VoteRequest<Types>) -> peer:
 }
 
 pub fn vote_request(spelled: peer::VoteRequest) -> Result<VoteRequest<Types>, Status> {
-    let mut request = VoteRequest::new(vote(spelled.vote)?, log_id(spelled.last_log));
+    let mut request = VoteRequest::new(vote(spelled.vote)?, log_id(spelled.last_log)?);
     request.leadership_transfer = spelled.leader_transfer;
     Ok(request)
 }
@@ -59,7 +64,7 @@ pub fn spell_vote_response(response: &VoteResponse<Types>) -> peer::VoteResponse
 }
 
 pub fn vote_response(spelled: peer::VoteResponse) -> Result<VoteResponse<Types>, Status> {
-    Ok(VoteResponse::new(vote(spelled.vote)?, log_id(spelled.last_log), spelled.granted))
+    Ok(VoteResponse::new(vote(spelled.vote)?, log_id(spelled.last_log)?, spelled.granted))
 }
 
 pub fn spell_append(hop: peer::Hop, request: AppendEntriesRequest<Types>) -> peer::AppendRequest {
@@ -74,13 +79,16 @@ pub fn spell_append(hop: peer::Hop, request: AppendEntriesRequest<Types>) -> pee
 
 /// Reads an append. A gap is refused here: openraft looks for one in debug builds only, and would write it down.
 pub fn append(spelled: peer::AppendRequest) -> Result<AppendEntriesRequest<Types>, Status> {
-    let previous = log_id(spelled.previous);
+    let previous = log_id(spelled.previous)?;
     let first = previous.map_or(0, |previous| previous.index.saturating_add(1));
     let mut entries = Vec::with_capacity(spelled.entries.len());
     for (place, entry) in (0..).zip(spelled.entries) {
         let next = first.saturating_add(place);
         if entry.index != next {
             return Err(invalid(format!("entries: entry {} stands where entry {next} is next", entry.index)));
+        }
+        if entry.index == u64::MAX {
+            return Err(invalid(format!("entries: entry {next}: no log is that long")));
         }
         let entry = record::Entry::understand(entry).and_then(types::entry);
         entries.push(entry.map_err(|error| invalid(format!("entries: {error}")))?);
@@ -89,7 +97,7 @@ pub fn append(spelled: peer::AppendRequest) -> Result<AppendEntriesRequest<Types
         vote: vote(spelled.vote)?,
         prev_log_id: previous,
         entries,
-        leader_commit: log_id(spelled.committed),
+        leader_commit: log_id(spelled.committed)?,
     })
 }
 
@@ -108,7 +116,7 @@ pub fn appended(spelled: peer::AppendResponse) -> Result<AppendEntriesResponse<T
     use peer::append_response::Outcome;
     Ok(match spelled.outcome.ok_or_else(|| invalid("outcome: none this version knows"))? {
         Outcome::Success(_) => AppendEntriesResponse::Success,
-        Outcome::Partial(matched) => AppendEntriesResponse::PartialSuccess(log_id(matched.upto)),
+        Outcome::Partial(matched) => AppendEntriesResponse::PartialSuccess(log_id(matched.upto)?),
         Outcome::Conflict(_) => AppendEntriesResponse::Conflict,
         Outcome::HigherVote(higher) => AppendEntriesResponse::HigherVote(vote(Some(higher))?),
     })
@@ -124,7 +132,7 @@ pub fn spell_transfer(hop: peer::Hop, request: &TransferLeaderRequest<Types>) ->
 }
 
 pub fn transfer(spelled: peer::TransferLeaderRequest) -> Result<TransferLeaderRequest<Types>, Status> {
-    Ok(TransferLeaderRequest::new(vote(spelled.from)?, spelled.to, log_id(spelled.last_log)))
+    Ok(TransferLeaderRequest::new(vote(spelled.from)?, spelled.to, log_id(spelled.last_log)?))
 }
 
 pub fn spell_snapshot_header(
@@ -148,8 +156,8 @@ pub fn spell_snapshot_header(
 pub fn snapshot_meta(header: &peer::SnapshotHeader) -> Result<SnapshotMeta, Status> {
     let membership = record::Membership::understand(header.membership.clone().unwrap_or_default());
     let membership = membership.and_then(|membership| types::membership(&membership)).map_err(invalid)?;
-    let last_membership = types::StoredMembership::new(log_id(header.membership_at), membership);
-    Ok(SnapshotMeta { last_log_id: log_id(header.last_log), last_membership })
+    let last_membership = types::StoredMembership::new(log_id(header.membership_at)?, membership);
+    Ok(SnapshotMeta { last_log_id: log_id(header.last_log)?, last_membership })
 }
 
 pub fn checksum(header: &peer::SnapshotHeader) -> Result<u128, Status> {
@@ -208,6 +216,15 @@ mod tests {
             let refused = append(request(4, indexes)).unwrap_err();
             assert!(refused.message().contains("is next"), "{refused:?}");
         }
+    }
+
+    #[test]
+    fn an_index_that_has_no_next_is_refused() {
+        let beyond = Some(log::LogId { term: 2, leader: 1, index: u64::MAX });
+        let refused = append(peer::AppendRequest { previous: beyond, ..request(4, &[]) }).unwrap_err();
+        assert!(refused.message().contains("no log is that long"), "{refused:?}");
+        assert!(append(request(u64::MAX - 1, &[u64::MAX])).is_err());
+        assert!(vote_request(peer::VoteRequest { last_log: beyond, ..peer::VoteRequest::default() }).is_err());
     }
 
     #[test]

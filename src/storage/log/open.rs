@@ -136,6 +136,9 @@ impl Recovery<'_> {
 
     fn check_header(&mut self, path: &Path, header: &Header, first: u64, group: u32) -> Result<(), LogError> {
         let wrong = |why: String| damaged(path, 0, Unreadable(why));
+        if header.prev.is_some_and(LogId::is_beyond_any_log) {
+            return Err(wrong("it continues after an entry that no log reaches".to_owned()));
+        }
         if header.first != first {
             return Err(wrong(format!("its header says that it begins with entry {}", header.first)));
         }
@@ -158,6 +161,11 @@ impl Recovery<'_> {
     fn replay(&mut self, segment: &mut Segment, offset: usize, body: Bytes) -> Result<(), Unreadable> {
         let frame = proto::Frame::decode(body).map_err(|error| Unreadable(error.to_string()))?;
         let state = &mut self.state;
+        let cut_at = frame.cut.and_then(|cut| cut.last);
+        let ids = frame.entries.iter().map(|entry| entry.index).chain(cut_at.map(|last| last.index));
+        if ids.into_iter().any(|index| index == u64::MAX) {
+            return Err(Unreadable("an entry that no log reaches".to_owned()));
+        }
         if let Some(cut) = frame.cut {
             state.last = cut.last.map(LogId::understand);
             let from = state.last.map_or(0, |last| last.index + 1);

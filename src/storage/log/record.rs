@@ -126,6 +126,11 @@ impl Entry {
 }
 
 impl LogId {
+    /// True for the one index that has no next: only damage or malice spells it.
+    pub fn is_beyond_any_log(self) -> bool {
+        self.index == u64::MAX
+    }
+
     pub fn spell(self) -> proto::LogId {
         proto::LogId { term: self.term, leader: self.leader, index: self.index }
     }
