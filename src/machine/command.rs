@@ -5,6 +5,7 @@ use super::apply::append_many::AppendMany;
 use super::apply::create::CreateSession;
 use super::apply::delete::DeleteSession;
 use super::apply::ensure::EnsureSession;
+use super::apply::feed::FeedOrder;
 use super::apply::fork::ForkSession;
 use super::apply::set_active_leaf::SetActiveLeaf;
 use super::apply::set_meta::SetMeta;
@@ -32,6 +33,7 @@ pub enum Command {
     Fork(ForkSession),
     SetActiveLeaf(SetActiveLeaf),
     Store(StoreWrite),
+    Feed(FeedOrder),
 }
 
 /// A command with the time and randomness it was given before the log: everything apply may depend on.
@@ -128,6 +130,7 @@ impl Command {
             Command::Fork(c) => Some(&c.session_id),
             Command::SetActiveLeaf(c) => Some(&c.session_id),
             Command::Store(c) => c.session_id(),
+            Command::Feed(_) => None,
         }
     }
 }

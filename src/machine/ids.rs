@@ -71,6 +71,25 @@ impl RequestId {
     }
 }
 
+/// Where an event stands in the feed of one state: the log entry that caused it, and its rank among that entry's events.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct FeedPlace {
+    pub index: u64,
+    pub ordinal: u32,
+}
+
+impl FeedPlace {
+    pub fn in_group(self, group: u32) -> Position {
+        Position { group, index: self.index, ordinal: self.ordinal }
+    }
+}
+
+impl Position {
+    pub fn place(self) -> FeedPlace {
+        FeedPlace { index: self.index, ordinal: self.ordinal }
+    }
+}
+
 /// Where an event stands in the history of one Raft group: the log entry that caused it, and its rank among the
 /// events of that entry. Positions order all events of a group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

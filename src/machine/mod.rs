@@ -11,6 +11,7 @@ pub mod apply;
 pub mod command;
 pub mod entry;
 pub mod event;
+pub mod feed;
 pub mod ids;
 pub mod json;
 pub mod law;

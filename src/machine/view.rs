@@ -6,7 +6,8 @@ use serde::{Deserialize, Serialize};
 
 use super::command::Answer;
 use super::entry::Entry;
-use super::ids::{EntryId, RequestId, SessionId};
+use super::feed::{FeedEdge, Record};
+use super::ids::{EntryId, FeedPlace, Position, RequestId, SessionId};
 use super::refusal::Fault;
 use super::session::{SessionMeta, SessionStatus};
 
@@ -84,6 +85,17 @@ pub trait View {
     /// What a recent proposal was answered; `None` when it was not applied or is too old to be remembered.
     fn remembered(&self, request_id: RequestId) -> Result<Option<Answer>, Fault>;
 
+    /// Up to `limit` lines of the feed after a place (from its beginning when `None`), oldest first.
+    fn recorded(&self, after: Option<FeedPlace>, limit: usize) -> Result<Vec<(FeedPlace, Record)>, Fault>;
+
+    fn feed_edge(&self) -> Result<FeedEdge, Fault>;
+
+    /// Where the last deletion of a session stands, as long as the feed keeps it.
+    fn deleted_at(&self, session_id: &SessionId) -> Result<Option<FeedPlace>, Fault>;
+
+    /// How far the events are delivered through an attach point.
+    fn cursor(&self, attach: &str) -> Result<Option<Position>, Fault>;
+
     /// The latest stamp applied so far, in milliseconds.
     fn clock_ms(&self) -> Result<i64, Fault>;
 }
@@ -105,4 +117,14 @@ pub enum Change {
     Remember(RequestId, Answer),
     /// Drops the answers to proposals born before this time, in milliseconds.
     Forget(i64),
+    /// Keeps the events of one log entry in the feed.
+    Record {
+        index: u64,
+        records: Vec<Record>,
+    },
+    /// Drops the feed up to this place.
+    TrimFeed {
+        upto: FeedPlace,
+    },
+    SetCursor(String, Position),
 }

@@ -17,6 +17,7 @@ use super::mint::Mint;
 use super::{Adapter, Undone};
 use crate::events::{Committed, EventSink};
 use crate::machine::event::Event;
+use crate::machine::feed;
 use crate::machine::ids::{Position, RequestId, SessionId};
 use crate::machine::refusal::{Fault, Refusal};
 use crate::machine::view::Change;
@@ -212,7 +213,8 @@ struct Batch {
 struct Decided {
     reply: oneshot::Sender<Result<Answer, Undone>>,
     answer: Result<Answer, Undone>,
-    changed: bool,
+    /// Its place in the history, when it changed something.
+    index: Option<u64>,
     events: Vec<Event>,
 }
 
@@ -246,8 +248,8 @@ impl Writer {
         self.store.merge(batch.changed);
         for decided in batch.decided {
             answer(decided.reply, decided.answer);
-            if decided.changed {
-                self.last_index += 1;
+            if let Some(index) = decided.index {
+                self.last_index = index;
                 self.publish(decided.events);
             }
         }
@@ -256,6 +258,7 @@ impl Writer {
     fn decide(&self, proposals: Vec<Proposal>) -> Batch {
         let tree = self.store.tree();
         let mut batch = Batch::default();
+        let mut last_index = self.last_index;
         for Proposal { command, deadline, ticket, reply } in proposals {
             if !ticket.take() {
                 continue;
@@ -266,14 +269,15 @@ impl Writer {
             }
             let stamped =
                 Stamped { stamp: self.mint.stamp(), request_id: RequestId::UNREPEATED, repeated: false, command };
-            let decided = match self.decide_one(&tree, &mut batch.changed, &stamped) {
+            let decided = match self.decide_one(&tree, &mut batch.changed, &stamped, last_index + 1) {
                 Ok(outcome) => {
-                    let changed = !outcome.changes.is_empty();
+                    let index = (!outcome.changes.is_empty()).then_some(last_index + 1);
+                    last_index = index.unwrap_or(last_index);
                     batch.changes.extend(outcome.changes);
-                    Decided { reply, answer: outcome.answer.map_err(Undone::Refused), changed, events: outcome.events }
+                    Decided { reply, answer: outcome.answer.map_err(Undone::Refused), index, events: outcome.events }
                 }
                 Err(fault) => {
-                    Decided { reply, answer: Err(Undone::Unavailable(fault.0)), changed: false, events: Vec::new() }
+                    Decided { reply, answer: Err(Undone::Unavailable(fault.0)), index: None, events: Vec::new() }
                 }
             };
             batch.decided.push(decided);
@@ -282,12 +286,13 @@ impl Writer {
     }
 
     /// One command against the state and what the batch changed of it so far.
-    fn decide_one(&self, tree: &Tree, changed: &mut Changed, stamped: &Stamped) -> Result<Outcome, Fault> {
+    fn decide_one(&self, tree: &Tree, changed: &mut Changed, stamped: &Stamped, index: u64) -> Result<Outcome, Fault> {
         let seen = Layer { over: changed, base: tree };
-        let outcome = apply(&Records::new(&seen), stamped)?;
+        let mut outcome = apply(&Records::new(&seen), stamped)?;
         if let Some(refusal) = self.refusal_of(&outcome.changes) {
             return Ok(Outcome::refused(refusal));
         }
+        feed::record(index, &mut outcome);
         let written = write(&seen, &outcome.changes)?;
         changed.extend(written);
         Ok(outcome)
@@ -306,7 +311,10 @@ impl Writer {
             | Change::DeleteSeq(_)
             | Change::SetClock(_)
             | Change::Remember(..)
-            | Change::Forget(_) => None,
+            | Change::Forget(_)
+            | Change::Record { .. }
+            | Change::TrimFeed { .. }
+            | Change::SetCursor(..) => None,
         });
         written.find_map(|id| journal.refuses(id)).map(Refusal::RequestInvalid)
     }

@@ -5,6 +5,7 @@
 //! files, or over memory in tests), later `bridge`.
 //! May touch: the replication handle, the machine's vocabulary. Never: parse a request, deliver an event.
 
+pub mod cursor;
 pub mod mint;
 pub mod local;
 pub mod raft;

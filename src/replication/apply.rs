@@ -90,7 +90,8 @@ impl Applier {
         // 1. Apply: the machine decides. Consensus' own entries change nothing but the mark.
         let (answer, changes, events) = match &entry.payload {
             Payload::Command(order) => {
-                let outcome = look(&*self.store, |view| machine::apply(view, order.stamped()))?;
+                let mut outcome = look(&*self.store, |view| machine::apply(view, order.stamped()))?;
+                machine::feed::record(index, &mut outcome);
                 (Reply::Answered(outcome.answer), outcome.changes, outcome.events)
             }
             Payload::Blank => (Reply::Nothing, Vec::new(), Vec::new()),

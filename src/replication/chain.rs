@@ -5,7 +5,7 @@ use xxhash_rust::xxh3::xxh3_128;
 
 use crate::machine::ids::{EntryId, SessionId};
 use crate::machine::view::Change;
-use crate::storage::{answers, records};
+use crate::storage::{answers, feed, records};
 
 /// The next link: the previous hash, the index, and every change in order.
 /// `scratch` is room that is used again from call to call.
@@ -55,6 +55,23 @@ fn print(change: &Change, out: &mut Vec<u8>) {
         Change::Forget(born_ms) => {
             out.push(11);
             out.extend_from_slice(&born_ms.to_be_bytes());
+        }
+        Change::Record { index, records } => {
+            out.push(12);
+            out.extend_from_slice(&index.to_be_bytes());
+            for record in records {
+                field(&feed::print_record(record), out);
+            }
+        }
+        Change::TrimFeed { upto } => {
+            out.push(13);
+            out.extend_from_slice(&upto.index.to_be_bytes());
+            out.extend_from_slice(&upto.ordinal.to_be_bytes());
+        }
+        Change::SetCursor(attach, position) => {
+            out.push(14);
+            field(attach.as_bytes(), out);
+            field(&feed::print_cursor(*position), out);
         }
     }
 }

@@ -380,7 +380,10 @@ fn plan(changes: &[Change]) -> BTreeMap<SessionId, Plan> {
             | Change::DeleteSeq(_)
             | Change::SetClock(_)
             | Change::Remember(..)
-            | Change::Forget(_) => {}
+            | Change::Forget(_)
+            | Change::Record { .. }
+            | Change::TrimFeed { .. }
+            | Change::SetCursor(..) => {}
         }
     }
     plans

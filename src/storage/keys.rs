@@ -4,11 +4,16 @@
 //! ```text
 //! 01                              mark     how far the log is applied
 //! 02                              clock    the latest stamp
+//! 03                              edge     what the feed holds
 //! 10 session                      meta
 //! 11 session                      leaf
 //! 12 session                      seq
 //! 13 session entry                entry    all entries of a session are neighbours, in the order of their ids
 //! 20 facet order time session     list     a forward scan gives the order, ties by session id
+//! 30 request                      answer   kept for the retries of a proposal
+//! 40 index ordinal                feed     one line per event, in the order of the log
+//! 41 session                      tomb     where the feed keeps the last deletion of a session
+//! 42 attach                       cursor   how far an attach point has delivered
 //! ```
 //!
 //! Ids are any Unicode text: a zero byte inside is written `00 FF` and the end is `00 01`, so the order of keys is
@@ -16,7 +21,7 @@
 
 use xxhash_rust::xxh3::Xxh3;
 
-use crate::machine::ids::{EntryId, RequestId, SessionId};
+use crate::machine::ids::{EntryId, FeedPlace, RequestId, SessionId};
 use crate::machine::json::canonical;
 use crate::machine::refusal::Fault;
 use crate::machine::session::{SessionMeta, SessionStatus};
@@ -27,36 +32,48 @@ use crate::machine::view::{Facet, ListOrder, ListPoint};
 pub enum Family {
     Mark = 0x01,
     Clock = 0x02,
+    Edge = 0x03,
     Meta = 0x10,
     Leaf = 0x11,
     Seq = 0x12,
     Entry = 0x13,
     List = 0x20,
     Answer = 0x30,
+    Feed = 0x40,
+    Tomb = 0x41,
+    Cursor = 0x42,
 }
 
 impl Family {
-    pub const ALL: [Family; 8] = [
+    pub const ALL: [Family; 12] = [
         Family::Mark,
         Family::Clock,
+        Family::Edge,
         Family::Meta,
         Family::Leaf,
         Family::Seq,
         Family::Entry,
         Family::List,
         Family::Answer,
+        Family::Feed,
+        Family::Tomb,
+        Family::Cursor,
     ];
 
     pub fn name(self) -> &'static str {
         match self {
             Family::Mark => "mark",
             Family::Clock => "clock",
+            Family::Edge => "feed edge",
             Family::Meta => "meta",
             Family::Leaf => "leaf",
             Family::Seq => "seq",
             Family::Entry => "entry",
             Family::List => "list",
             Family::Answer => "answer",
+            Family::Feed => "feed",
+            Family::Tomb => "tomb",
+            Family::Cursor => "cursor",
         }
     }
 
@@ -71,12 +88,16 @@ impl Family {
 pub enum Key {
     Mark,
     Clock,
+    Edge,
     Meta(SessionId),
     Leaf(SessionId),
     Seq(SessionId),
     Entry(SessionId, EntryId),
     List(FacetKey, ListOrder, ListPoint),
     Answer(RequestId),
+    Feed(FeedPlace),
+    Tomb(SessionId),
+    Cursor(String),
 }
 
 /// A facet as a key spells it: values of metadata as hashes, so that a key stays short whatever the value.
@@ -121,6 +142,10 @@ pub fn mark() -> Vec<u8> {
 
 pub fn clock() -> Vec<u8> {
     vec![Family::Clock as u8]
+}
+
+pub fn edge() -> Vec<u8> {
+    vec![Family::Edge as u8]
 }
 
 pub fn meta(session_id: &SessionId) -> Vec<u8> {
@@ -179,6 +204,38 @@ pub fn answers_before(born_ms: i64) -> (Vec<u8>, Vec<u8>) {
     (vec![Family::Answer as u8], answer(RequestId::new(born_ms, 0)))
 }
 
+pub fn feed(place: FeedPlace) -> Vec<u8> {
+    let mut key = Vec::with_capacity(13);
+    key.push(Family::Feed as u8);
+    key.extend(place.index.to_be_bytes());
+    key.extend(place.ordinal.to_be_bytes());
+    key
+}
+
+/// The range of lines after a place, to the end of the feed.
+pub fn feed_after(after: Option<FeedPlace>) -> (Vec<u8>, Vec<u8>) {
+    let from = after.map_or_else(
+        || vec![Family::Feed as u8],
+        |place| {
+            // No key lies between a key and the same with a zero byte behind it.
+            let mut key = feed(place);
+            key.push(0);
+            key
+        },
+    );
+    (from, vec![Family::Feed as u8 + 1])
+}
+
+pub fn tomb(session_id: &SessionId) -> Vec<u8> {
+    of_session(Family::Tomb, session_id)
+}
+
+pub fn cursor(attach: &str) -> Vec<u8> {
+    let mut key = vec![Family::Cursor as u8];
+    put_text(&mut key, attach);
+    key
+}
+
 /// The first key after everything that starts with `prefix`; `None` when nothing can follow.
 pub fn after(prefix: &[u8]) -> Option<Vec<u8>> {
     let last = prefix.iter().rposition(|byte| *byte < u8::MAX)?;
@@ -192,12 +249,16 @@ impl Key {
         match self {
             Key::Mark => mark(),
             Key::Clock => clock(),
+            Key::Edge => edge(),
             Key::Meta(session_id) => meta(session_id),
             Key::Leaf(session_id) => leaf(session_id),
             Key::Seq(session_id) => seq(session_id),
             Key::Entry(session_id, entry_id) => entry(session_id, entry_id),
             Key::List(facet, order, point) => list(*facet, *order, point),
             Key::Answer(request_id) => answer(*request_id),
+            Key::Feed(place) => feed(*place),
+            Key::Tomb(session_id) => tomb(session_id),
+            Key::Cursor(attach) => cursor(attach),
         }
     }
 
@@ -209,12 +270,19 @@ impl Key {
         let parsed = match rest.family {
             Family::Mark => Key::Mark,
             Family::Clock => Key::Clock,
+            Family::Edge => Key::Edge,
             Family::Meta => Key::Meta(rest.text()?.into()),
             Family::Leaf => Key::Leaf(rest.text()?.into()),
             Family::Seq => Key::Seq(rest.text()?.into()),
             Family::Entry => Key::Entry(rest.text()?.into(), rest.text()?.into()),
             Family::List => rest.list()?,
             Family::Answer => Key::Answer(RequestId(u128::from_be_bytes(rest.array()?))),
+            Family::Feed => Key::Feed(FeedPlace {
+                index: u64::from_be_bytes(rest.array()?),
+                ordinal: u32::from_be_bytes(rest.array()?),
+            }),
+            Family::Tomb => Key::Tomb(rest.text()?.into()),
+            Family::Cursor => Key::Cursor(rest.text()?),
         };
         if !rest.bytes.is_empty() {
             return Err(rest.fault());
@@ -358,6 +426,10 @@ mod tests {
         let golden = [
             (Key::Mark, "01"),
             (Key::Clock, "02"),
+            (Key::Edge, "03"),
+            (Key::Feed(FeedPlace { index: 258, ordinal: 3 }), "40000000000000010200000003"),
+            (Key::Tomb("s".into()), "41730001"),
+            (Key::Cursor("engine".into()), "42656e67696e650001"),
             (Key::Meta("s\0é".into()), "107300ffc3a90001"),
             (Key::Leaf("".into()), "110001"),
             (Key::Seq("s".into()), "12730001"),
@@ -415,6 +487,10 @@ mod tests {
         prop_oneof![
             Just(Key::Mark),
             Just(Key::Clock),
+            Just(Key::Edge),
+            (any::<u64>(), any::<u32>()).prop_map(|(index, ordinal)| Key::Feed(FeedPlace { index, ordinal })),
+            any_text().prop_map(|s| Key::Tomb(s.into())),
+            any_text().prop_map(Key::Cursor),
             any_text().prop_map(|s| Key::Meta(s.into())),
             any_text().prop_map(|s| Key::Leaf(s.into())),
             any_text().prop_map(|s| Key::Seq(s.into())),

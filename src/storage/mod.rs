@@ -9,6 +9,7 @@ pub mod contained;
 pub mod kv;
 pub mod keys;
 pub mod records;
+pub mod feed;
 pub mod view;
 pub mod memory;
 pub mod files;

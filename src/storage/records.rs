@@ -172,7 +172,7 @@ pub fn parse_status(status: proto::SessionStatus) -> Option<SessionStatus> {
     }
 }
 
-fn print_role(role: Role) -> proto::Role {
+pub fn print_role(role: Role) -> proto::Role {
     match role {
         Role::User => proto::Role::User,
         Role::Assistant => proto::Role::Assistant,
@@ -181,7 +181,7 @@ fn print_role(role: Role) -> proto::Role {
     }
 }
 
-fn parse_role(role: proto::Role) -> Option<Role> {
+pub fn parse_role(role: proto::Role) -> Option<Role> {
     match role {
         proto::Role::Unspecified => None,
         proto::Role::User => Some(Role::User),

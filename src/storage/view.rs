@@ -9,10 +9,11 @@ use bytes::Bytes;
 
 use super::keys::{self, FacetKey, Key};
 use super::kv::{Changed, Kv, Layer};
-use super::{answers, records};
+use super::{answers, feed, records};
 use crate::machine::Answer;
 use crate::machine::entry::Entry;
-use crate::machine::ids::{EntryId, RequestId, SessionId};
+use crate::machine::feed::{FeedEdge, Record};
+use crate::machine::ids::{EntryId, FeedPlace, Position, RequestId, SessionId};
 use crate::machine::refusal::Fault;
 use crate::machine::session::SessionMeta;
 use crate::machine::view::{Change, Facet, ListOrder, ListPoint, View};
@@ -48,9 +49,7 @@ impl<K: Kv + ?Sized> View for Records<'_, K> {
     fn entries(&self, session_id: &SessionId) -> Result<Vec<Entry>, Fault> {
         let parse = |key: &[u8], value: &Bytes| match Key::parse(key)? {
             Key::Entry(_, entry_id) => records::parse_entry(session_id, &entry_id, value),
-            Key::Mark | Key::Clock | Key::Meta(_) | Key::Leaf(_) | Key::Seq(_) | Key::List(..) | Key::Answer(_) => {
-                Err(Fault("a key of another family among the entries of a session".to_owned()))
-            }
+            other => Err(Fault(format!("a key of another family among the entries of a session: {other:?}"))),
         };
         let prefix = keys::entries(session_id);
         collect(self.kv, &prefix, keys::after(&prefix).as_deref(), usize::MAX, parse)
@@ -72,15 +71,34 @@ impl<K: Kv + ?Sized> View for Records<'_, K> {
         let first = from.map(|point| keys::list(facet, order, point));
         let parse = |key: &[u8], _: &Bytes| match Key::parse(key)? {
             Key::List(_, _, point) => Ok(point),
-            Key::Mark | Key::Clock | Key::Meta(_) | Key::Leaf(_) | Key::Seq(_) | Key::Entry(..) | Key::Answer(_) => {
-                Err(Fault("a key of another family in a list index".to_owned()))
-            }
+            other => Err(Fault(format!("a key of another family in a list index: {other:?}"))),
         };
         collect(self.kv, first.as_deref().unwrap_or(&prefix), keys::after(&prefix).as_deref(), limit, parse)
     }
 
     fn remembered(&self, request_id: RequestId) -> Result<Option<Answer>, Fault> {
         self.read(&keys::answer(request_id), answers::parse_remembered)
+    }
+
+    fn recorded(&self, after: Option<FeedPlace>, limit: usize) -> Result<Vec<(FeedPlace, Record)>, Fault> {
+        let (from, to) = keys::feed_after(after);
+        let parse = |key: &[u8], value: &Bytes| {
+            let place = feed::place_of(key)?;
+            Ok((place, feed::parse_record(place, value)?))
+        };
+        collect(self.kv, &from, Some(&to), limit, parse)
+    }
+
+    fn feed_edge(&self) -> Result<FeedEdge, Fault> {
+        Ok(self.read(&keys::edge(), feed::parse_edge)?.unwrap_or_default())
+    }
+
+    fn deleted_at(&self, session_id: &SessionId) -> Result<Option<FeedPlace>, Fault> {
+        self.read(&keys::tomb(session_id), feed::parse_tomb)
+    }
+
+    fn cursor(&self, attach: &str) -> Result<Option<Position>, Fault> {
+        self.read(&keys::cursor(attach), feed::parse_cursor)
     }
 
     fn clock_ms(&self) -> Result<i64, Fault> {
@@ -154,6 +172,11 @@ pub fn write<K: Kv + ?Sized>(kv: &K, changes: &[Change]) -> Result<Changed, Faul
             Change::Forget(born_ms) => {
                 let (from, to) = keys::answers_before(*born_ms);
                 delete(&mut changed, kv, &from, Some(&to))?;
+            }
+            Change::Record { index, records } => feed::write_records(&mut changed, kv, *index, records)?,
+            Change::TrimFeed { upto } => feed::write_trim(&mut changed, kv, *upto)?,
+            Change::SetCursor(attach, position) => {
+                changed.insert(keys::cursor(attach), Some(feed::print_cursor(*position)));
             }
             Change::SetClock(at_ms) => {
                 changed.insert(keys::clock(), Some(records::print_clock(*at_ms)));

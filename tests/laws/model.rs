@@ -238,6 +238,8 @@ impl Model {
                 Ok(json!({ "active_leaf": entry_id }))
             }
             Command::Store(write) => self.store(at, write, events),
+            // Nothing that a session could tell.
+            Command::Feed(_) => Ok(json!({ "ok": true })),
         }
     }
 

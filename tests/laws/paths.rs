@@ -10,7 +10,8 @@ use session_manager::machine::apply::append_many::AppendMany;
 use session_manager::machine::apply::create::CreateSession;
 use session_manager::machine::apply::ensure::EnsureSession;
 use session_manager::machine::entry::{Body, Entry};
-use session_manager::machine::ids::{EntryId, RequestId, SessionId};
+use session_manager::machine::feed::{FeedEdge, Record};
+use session_manager::machine::ids::{EntryId, FeedPlace, Position, RequestId, SessionId};
 use session_manager::machine::message::Role;
 use session_manager::machine::query::messages::{self, MessagesPage, MessagesQuery};
 use session_manager::machine::refusal::Fault;
@@ -63,6 +64,22 @@ impl View for Counted<'_> {
 
     fn remembered(&self, request_id: RequestId) -> Result<Option<Answer>, Fault> {
         self.view.remembered(request_id)
+    }
+
+    fn recorded(&self, after: Option<FeedPlace>, limit: usize) -> Result<Vec<(FeedPlace, Record)>, Fault> {
+        self.view.recorded(after, limit)
+    }
+
+    fn feed_edge(&self) -> Result<FeedEdge, Fault> {
+        self.view.feed_edge()
+    }
+
+    fn deleted_at(&self, session_id: &SessionId) -> Result<Option<FeedPlace>, Fault> {
+        self.view.deleted_at(session_id)
+    }
+
+    fn cursor(&self, attach: &str) -> Result<Option<Position>, Fault> {
+        self.view.cursor(attach)
     }
 
     fn clock_ms(&self) -> Result<i64, Fault> {

@@ -139,7 +139,10 @@ pub fn minted(outcome: &Outcome) -> Vec<String> {
         | Change::DeleteSeq(_)
         | Change::SetClock(_)
         | Change::Remember(..)
-        | Change::Forget(_) => None,
+        | Change::Forget(_)
+        | Change::Record { .. }
+        | Change::TrimFeed { .. }
+        | Change::SetCursor(..) => None,
     });
     session.into_iter().chain(entries).collect()
 }

@@ -7,6 +7,7 @@ pub mod append_many;
 pub mod create;
 pub mod delete;
 pub mod ensure;
+pub mod feed;
 pub mod fork;
 mod repeats;
 pub mod set_active_leaf;
@@ -45,6 +46,7 @@ pub fn apply<V: View + ?Sized>(view: &V, stamped: &Stamped) -> Result<Outcome, F
         Command::Fork(command) => fork::apply(view, &stamp, command),
         Command::SetActiveLeaf(command) => set_active_leaf::apply(view, &stamp, command),
         Command::Store(command) => store::apply(view, &stamp, command),
+        Command::Feed(order) => feed::apply(view, &stamp, order),
     };
     let outcome = match decided {
         Ok(outcome) => repeats::remembered(view, at_ms, stamped.request_id, outcome)?,

@@ -2,13 +2,14 @@
 //! Reads: View. Never: writes.
 
 pub mod cursor;
+pub mod feed;
 pub mod list;
 pub mod messages;
 
 use std::collections::BTreeMap;
 
 use super::entry::Entry;
-use super::ids::{EntryId, SessionId};
+use super::ids::{EntryId, Position, SessionId};
 use super::refusal::{Failure, Fault, Refusal};
 use super::session::SessionMeta;
 use super::view::{Facet, ListOrder, View};
@@ -29,6 +30,8 @@ pub enum Query {
     Entries(SessionId),
     /// `session::store::list-metas`, oldest first.
     Metas,
+    /// How far the events are delivered through an attach point.
+    Cursor(String),
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -40,6 +43,7 @@ pub enum Found {
     Leaf(Option<EntryId>),
     Entries(Vec<Entry>),
     Metas(Vec<SessionMeta>),
+    Cursor(Option<Position>),
 }
 
 /// Answers one question from the state.
@@ -52,6 +56,7 @@ pub fn query<V: View + ?Sized>(view: &V, query: &Query) -> Result<Result<Found, 
         Query::Leaf(session_id) => view.leaf(session_id).map(Found::Leaf).map_err(Failure::from),
         Query::Entries(session_id) => entries(view, session_id).map(Found::Entries).map_err(Failure::from),
         Query::Metas => metas(view).map(Found::Metas).map_err(Failure::from),
+        Query::Cursor(attach) => view.cursor(attach).map(Found::Cursor).map_err(Failure::from),
     };
     match found {
         Ok(found) => Ok(Ok(found)),

@@ -364,6 +364,7 @@ fn kept(tree: &Tree) -> Vec<(Vec<u8>, bytes::Bytes)> {
     tree.scan(&[], None, &mut |key, value| {
         match Key::parse(key).unwrap() {
             Key::Seq(_) | Key::Clock | Key::Mark | Key::Answer(_) => {}
+            Key::Edge | Key::Feed(_) | Key::Tomb(_) | Key::Cursor(_) => {}
             Key::Meta(_) | Key::Leaf(_) | Key::Entry(..) | Key::List(..) => pairs.push((key.to_vec(), value.clone())),
         }
         ControlFlow::Continue(())

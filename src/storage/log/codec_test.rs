@@ -12,6 +12,7 @@ use crate::machine::apply::append_many::AppendMany;
 use crate::machine::apply::create::CreateSession;
 use crate::machine::apply::delete::DeleteSession;
 use crate::machine::apply::ensure::EnsureSession;
+use crate::machine::apply::feed::FeedOrder;
 use crate::machine::apply::fork::ForkSession;
 use crate::machine::apply::set_active_leaf::SetActiveLeaf;
 use crate::machine::apply::set_meta::SetMeta;
@@ -20,7 +21,7 @@ use crate::machine::apply::store::{Envelope, StoreWrite};
 use crate::machine::apply::update_message::{NewContent, UpdateMessage};
 use crate::machine::entry::Body;
 use crate::machine::event::EventKind;
-use crate::machine::ids::RequestId;
+use crate::machine::ids::{FeedPlace, Position, RequestId};
 use crate::machine::json::{Json, Object};
 use crate::machine::message::{Message, Role};
 use crate::machine::patch::Patch;
@@ -177,6 +178,11 @@ fn command() -> impl Strategy<Value = Command> {
             Command::SetActiveLeaf(SetActiveLeaf { session_id: id.into(), entry_id: entry_id.into() })
         }),
         store_write().prop_map(Command::Store),
+        (text(), any::<u32>(), any::<u64>(), any::<u32>()).prop_map(|(attach, group, index, ordinal)| {
+            Command::Feed(FeedOrder::Delivered { attach, position: Position { group, index, ordinal } })
+        }),
+        (any::<u64>(), any::<u32>())
+            .prop_map(|(index, ordinal)| Command::Feed(FeedOrder::Trim { upto: FeedPlace { index, ordinal } })),
     ]
 }
 

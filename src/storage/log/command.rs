@@ -13,6 +13,7 @@ use crate::machine::apply::append_many::AppendMany;
 use crate::machine::apply::create::CreateSession;
 use crate::machine::apply::delete::DeleteSession;
 use crate::machine::apply::ensure::EnsureSession;
+use crate::machine::apply::feed::FeedOrder;
 use crate::machine::apply::fork::ForkSession;
 use crate::machine::apply::set_active_leaf::SetActiveLeaf;
 use crate::machine::apply::set_meta::SetMeta;
@@ -21,7 +22,7 @@ use crate::machine::apply::store::{Envelope, StoreWrite};
 use crate::machine::apply::update_message::{NewContent, UpdateMessage};
 use crate::machine::entry::Body;
 use crate::machine::event::EventKind;
-use crate::machine::ids::{EntryId, RequestId, SessionId};
+use crate::machine::ids::{EntryId, FeedPlace, Position, RequestId, SessionId};
 use crate::machine::json::{Json, Object};
 use crate::machine::message::{Message, Role};
 use crate::machine::patch::Patch;
@@ -148,6 +149,7 @@ fn spell(command: &Command) -> Spelled {
             entry_id: c.entry_id.to_string(),
         }),
         Command::Store(write) => spell_store(write),
+        Command::Feed(order) => spell_feed(order),
     }
 }
 
@@ -172,6 +174,20 @@ fn spell_store(write: &StoreWrite) -> Spelled {
         StoreWrite::PublishEvents(envelopes) => Spelled::StorePublishEvents(proto::PublishEvents {
             envelopes: envelopes.iter().map(spell_envelope).collect(),
         }),
+    }
+}
+
+fn spell_feed(order: &FeedOrder) -> Spelled {
+    match order {
+        FeedOrder::Delivered { attach, position: Position { group, index, ordinal } } => {
+            Spelled::Delivered(proto::Delivered {
+                attach: attach.clone(),
+                group: *group,
+                index: *index,
+                ordinal: *ordinal,
+            })
+        }
+        FeedOrder::Trim { upto } => Spelled::TrimFeed(proto::TrimFeed { index: upto.index, ordinal: upto.ordinal }),
     }
 }
 
@@ -296,6 +312,13 @@ fn understand(spelled: Spelled) -> Result<Command, Unreadable> {
         Spelled::StorePublishEvents(c) => {
             let envelopes = c.envelopes.into_iter().map(understand_envelope).collect::<Result<_, _>>()?;
             Command::Store(StoreWrite::PublishEvents(envelopes))
+        }
+        Spelled::Delivered(c) => Command::Feed(FeedOrder::Delivered {
+            attach: c.attach,
+            position: Position { group: c.group, index: c.index, ordinal: c.ordinal },
+        }),
+        Spelled::TrimFeed(c) => {
+            Command::Feed(FeedOrder::Trim { upto: FeedPlace { index: c.index, ordinal: c.ordinal } })
         }
     })
 }

@@ -1,0 +1,180 @@
+//! Owns: reading the feed: lines of old events, made whole from the state as it is now.
+//!
+//! An old event says what is true now: a message-added carries the message's present content, a meta-updated the
+//! present title. A message-updated that a later one replaced is left out; the last one never is. Of a session that was
+//! deleted only the deletion is left. Filters see the session's present metadata.
+
+use crate::machine::entry::{Body, Entry};
+use crate::machine::event::{Event, EventKind, Happened};
+use crate::machine::feed::{Record, Recorded};
+use crate::machine::ids::{EntryId, FeedPlace, SessionId};
+use crate::machine::json::Object;
+use crate::machine::refusal::Fault;
+use crate::machine::session::{SessionMeta, SessionStatus};
+use crate::machine::view::View;
+
+/// A stretch of the feed.
+#[derive(Debug, Clone, PartialEq)]
+pub struct FeedPage {
+    pub events: Vec<(FeedPlace, Event)>,
+    /// Everything up to here was looked at; `None` when there was nothing after the place asked for.
+    pub upto: Option<FeedPlace>,
+    /// Whether there is more after `upto`.
+    pub more: bool,
+}
+
+/// How much of the feed is read at once.
+#[derive(Debug, Clone, Copy)]
+pub struct FeedLimits {
+    pub records: usize,
+    /// The stretch ends after the event that passes this.
+    pub body_bytes: usize,
+}
+
+/// The events after a place, oldest first.
+pub fn page<V: View + ?Sized>(view: &V, after: Option<FeedPlace>, limits: FeedLimits) -> Result<FeedPage, Fault> {
+    let records = view.recorded(after, limits.records)?;
+    let full = records.len() == limits.records;
+    let mut page = FeedPage { events: Vec::new(), upto: None, more: full };
+    let mut memory = Memory::default();
+    let mut bytes = 0;
+    let last = records.len().saturating_sub(1);
+    for (rank, (place, record)) in records.into_iter().enumerate() {
+        page.upto = Some(place);
+        if let Some(event) = memory.resolve(view, place, record)? {
+            bytes += body_bytes(&event);
+            page.events.push((place, event));
+        }
+        if bytes >= limits.body_bytes {
+            page.more |= rank < last;
+            break;
+        }
+    }
+    Ok(page)
+}
+
+/// The session and the entry looked at last: neighbours in the feed are often about the same.
+#[derive(Default)]
+struct Memory {
+    session: Option<(SessionId, Option<SessionMeta>, Option<FeedPlace>)>,
+    entry: Option<(SessionId, EntryId, Option<Entry>)>,
+}
+
+impl Memory {
+    /// The event of a line; `None` when a later one says all that it could.
+    fn resolve<V: View + ?Sized>(
+        &mut self,
+        view: &V,
+        place: FeedPlace,
+        record: Record,
+    ) -> Result<Option<Event>, Fault> {
+        let kind = record.kind();
+        let Record { session_id, seq, at_ms, what } = record;
+        let (meta, deleted_at) = self.session(view, &session_id)?;
+        if kind != EventKind::Deleted && deleted_at.is_some_and(|deleted| place < deleted) {
+            return Ok(None);
+        }
+        let (happened, metadata) = match what {
+            Recorded::Published { kind, role, payload, metadata } => {
+                (Happened::Published { kind, role, payload }, metadata)
+            }
+            Recorded::Deleted { metadata } => (Happened::Deleted { timestamp: at_ms }, metadata),
+            Recorded::Created
+            | Recorded::MessageAdded(_)
+            | Recorded::MessageUpdated { .. }
+            | Recorded::StatusChanged { .. }
+            | Recorded::MetaUpdated => {
+                // Raw writes may remove a session without a word.
+                let Some(meta) = meta else { return Ok(None) };
+                match self.of_session(view, &meta, at_ms, what)? {
+                    Some(happened) => (happened, meta.metadata),
+                    None => return Ok(None),
+                }
+            }
+        };
+        Ok(Some(Event { session_id, seq, happened, metadata }))
+    }
+
+    fn of_session<V: View + ?Sized>(
+        &mut self,
+        view: &V,
+        meta: &SessionMeta,
+        at_ms: i64,
+        what: Recorded,
+    ) -> Result<Option<Happened>, Fault> {
+        Ok(match what {
+            Recorded::Created => {
+                // Every session begins idle.
+                Some(Happened::created(&SessionMeta { status: SessionStatus::Idle, ..meta.clone() }))
+            }
+            Recorded::MetaUpdated => Some(Happened::MetaUpdated {
+                title: meta.title.clone(),
+                description: meta.description.clone(),
+                metadata: meta.metadata.clone(),
+                timestamp: at_ms,
+            }),
+            Recorded::StatusChanged { status, previous, reason } => {
+                Some(Happened::StatusChanged { status, previous, reason, timestamp: at_ms })
+            }
+            Recorded::MessageAdded(entry_id) => {
+                self.entry(view, &meta.session_id, &entry_id)?.map(Happened::MessageAdded)
+            }
+            Recorded::MessageUpdated { entry_id, revision, origin } => {
+                let entry = self.entry(view, &meta.session_id, &entry_id)?;
+                entry.filter(|entry| entry.revision == revision).and_then(|entry| match entry.body {
+                    Body::Message(message) => {
+                        Some(Happened::MessageUpdated { entry_id, message, revision, origin, timestamp: at_ms })
+                    }
+                    Body::Custom { .. } => None,
+                })
+            }
+            // Neither needs the state.
+            Recorded::Deleted { .. } | Recorded::Published { .. } => None,
+        })
+    }
+
+    fn session<V: View + ?Sized>(
+        &mut self,
+        view: &V,
+        session_id: &SessionId,
+    ) -> Result<(Option<SessionMeta>, Option<FeedPlace>), Fault> {
+        if let Some((known, meta, deleted_at)) = &self.session
+            && known == session_id
+        {
+            return Ok((meta.clone(), *deleted_at));
+        }
+        let (meta, deleted_at) = (view.meta(session_id)?, view.deleted_at(session_id)?);
+        self.session = Some((session_id.clone(), meta.clone(), deleted_at));
+        Ok((meta, deleted_at))
+    }
+
+    fn entry<V: View + ?Sized>(
+        &mut self,
+        view: &V,
+        session_id: &SessionId,
+        entry_id: &EntryId,
+    ) -> Result<Option<Entry>, Fault> {
+        if let Some((session, known, entry)) = &self.entry
+            && (session, known) == (session_id, entry_id)
+        {
+            return Ok(entry.clone());
+        }
+        let entry = view.entry(session_id, entry_id)?;
+        self.entry = Some((session_id.clone(), entry_id.clone(), entry.clone()));
+        Ok(entry)
+    }
+}
+
+fn body_bytes(event: &Event) -> usize {
+    let metadata = |metadata: &Option<Object>| metadata.as_ref().map_or(0, |object| 64 * object.len());
+    metadata(&event.metadata)
+        + match &event.happened {
+            Happened::MessageAdded(entry) => entry.body.bytes(),
+            Happened::MessageUpdated { message, .. } => message.body.text().len(),
+            Happened::Published { payload, .. } => payload.text().len(),
+            Happened::Created { title, description, .. } | Happened::MetaUpdated { title, description, .. } => {
+                title.len() + description.len()
+            }
+            Happened::StatusChanged { .. } | Happened::Deleted { .. } => 0,
+        }
+}

@@ -1,0 +1,146 @@
+//! Owns: how far an attach point has delivered, kept in the replicated state so that whoever takes the attach point over
+//! goes on from there. Only attach points that outlive a node need one (an engine that several nodes share); subscribers
+//! of a node's own doors name their position themselves.
+//! Never: one write per event. What is delivered since the last write is delivered again after a crash, under the same
+//! positions.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
+
+use super::{Adapter, Undone};
+use crate::machine::apply::feed::FeedOrder;
+use crate::machine::ids::Position;
+use crate::machine::{Command, Found, Query};
+
+/// How long a write may take before it is given up; the next one says more.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// How long deliveries gather, unless there are many.
+const GATHER: Duration = Duration::from_secs(1);
+/// Deliveries that do not wait for the clock: what a crash may bring again.
+const GATHER_MAX: u64 = 1024;
+
+/// The replicated cursors of one store.
+#[derive(Clone)]
+pub struct Cursors {
+    adapter: Arc<dyn Adapter>,
+}
+
+impl Cursors {
+    pub fn new(adapter: Arc<dyn Adapter>) -> Cursors {
+        Cursors { adapter }
+    }
+
+    /// How far `attach` has delivered, as any node last told; `None` when nobody delivered there yet.
+    pub async fn cursor(&self, attach: &str) -> Result<Option<Position>, Undone> {
+        let asked = self.adapter.ask(Query::Cursor(attach.to_owned()), Instant::now() + PATIENCE).await?;
+        match asked {
+            Found::Cursor(position) => Ok(position),
+            other => Err(Undone::Unavailable(format!("asked for a cursor, answered {other:?}"))),
+        }
+    }
+
+    /// Everything up to `position` is delivered through `attach`. Never moves a cursor back.
+    pub async fn advance(&self, attach: &str, position: Position) -> Result<(), Undone> {
+        let order = FeedOrder::Delivered { attach: attach.to_owned(), position };
+        self.adapter.propose(Command::Feed(order), Instant::now() + PATIENCE).await.map(|_| ())
+    }
+
+    /// A cursor that may be told of every delivery.
+    pub fn gather(&self, attach: &str) -> Arc<GatheredCursor> {
+        Arc::new(GatheredCursor {
+            cursors: self.clone(),
+            attach: attach.to_owned(),
+            told: Mutex::default(),
+            many: Notify::new(),
+        })
+    }
+}
+
+/// Writes the cursor once a second, or sooner when much was delivered.
+pub struct GatheredCursor {
+    cursors: Cursors,
+    attach: String,
+    told: Mutex<Told>,
+    many: Notify,
+}
+
+#[derive(Default)]
+struct Told {
+    position: Option<Position>,
+    deliveries: u64,
+}
+
+impl GatheredCursor {
+    /// Costs nothing much: to be called for every delivery, in order.
+    pub fn delivered(&self, position: Position) {
+        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        told.position = told.position.max(Some(position));
+        told.deliveries += 1;
+        if told.deliveries == GATHER_MAX {
+            self.many.notify_one();
+        }
+    }
+
+    /// Writes until shutdown, and then once more. A write that fails is made up for by the next one.
+    pub async fn keep(self: Arc<Self>, shutdown: CancellationToken) {
+        loop {
+            let ends = tokio::select! {
+                () = tokio::time::sleep(GATHER) => false,
+                () = self.many.notified() => false,
+                () = shutdown.cancelled() => true,
+            };
+            let position = {
+                let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+                told.deliveries = 0;
+                told.position.take()
+            };
+            if let Some(position) = position
+                && let Err(error) = self.cursors.advance(&self.attach, position).await
+            {
+                tracing::debug!(attach = self.attach, %error, "the delivery cursor was not written");
+                let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+                told.position = told.position.max(Some(position));
+            }
+            if ends {
+                return;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::events::{Committed, EventSink};
+    use crate::proposal::local::LocalAdapter;
+    use crate::proposal::mint::SystemMint;
+
+    struct Nobody;
+
+    impl EventSink for Nobody {
+        fn publish(&self, _: Vec<Arc<Committed>>) {}
+    }
+
+    #[tokio::test]
+    async fn a_cursor_is_found_where_the_last_delivery_left_it() {
+        let adapter = LocalAdapter::memory(Arc::new(SystemMint::default()), Arc::new(Nobody));
+        let cursors = Cursors::new(Arc::new(adapter));
+        let at = |index| Position { group: 0, index, ordinal: 1 };
+        assert_eq!(cursors.cursor("engine").await, Ok(None));
+        cursors.advance("engine", at(4)).await.unwrap();
+        cursors.advance("engine", at(2)).await.unwrap();
+        assert_eq!(cursors.cursor("engine").await, Ok(Some(at(4))));
+
+        let gathered = cursors.gather("engine");
+        let shutdown = CancellationToken::new();
+        let keeping = tokio::spawn(gathered.clone().keep(shutdown.clone()));
+        (5..=9).for_each(|index| gathered.delivered(at(index)));
+        shutdown.cancel();
+        keeping.await.unwrap();
+        assert_eq!(cursors.cursor("engine").await, Ok(Some(at(9))));
+        assert_eq!(cursors.cursor("other").await, Ok(None));
+    }
+}
