@@ -16,6 +16,7 @@ pub mod storage;
 pub mod events;
 pub mod config;
 pub mod node;
+pub mod sockets;
 
 pub mod proto;
 pub mod observe;

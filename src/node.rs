@@ -20,8 +20,12 @@ use crate::events::deliver::{Feed, FeedSettings};
 use crate::events::position::ClusterTag;
 use crate::proposal::Adapter;
 use crate::proposal::local::LocalAdapter;
-use crate::proposal::mint::SystemMint;
+use crate::proposal::mint::{Mint, SystemMint};
 use crate::proposal::raft::{RaftAdapter, RaftSettings};
+use crate::replication::replica::Replica;
+use crate::sockets::{RealSockets, Sockets};
+use crate::storage::disk::{Disk, RealDisk};
+use crate::storage::memory::MemoryStore;
 use crate::surface::bus::outbox::OutboxLimits;
 use crate::surface::bus::{Bus, BusSettings};
 use crate::surface::calls::{Calls, Reload, Runtime};
@@ -33,6 +37,33 @@ pub struct NodeSettings {
     pub config: Config,
     /// Reads the configuration again, for `session::on-config-change`. Without it there is nothing to read.
     pub reread: Option<Reread>,
+    pub ground: Ground,
+}
+
+/// What a node of the raft adapter stands on. The program's is the machine's own; the simulation brings another.
+#[derive(Clone)]
+pub struct Ground {
+    pub sockets: Arc<dyn Sockets>,
+    pub disk: Arc<dyn Disk>,
+    pub mint: Arc<dyn Mint>,
+    /// The state is kept in memory and rebuilt from snapshot and log at every start.
+    pub state_in_memory: bool,
+    /// Changes sizes and times that are no settings.
+    pub tune: Option<Tune>,
+}
+
+pub type Tune = Arc<dyn Fn(RaftSettings) -> RaftSettings + Send + Sync>;
+
+impl Default for Ground {
+    fn default() -> Ground {
+        Ground {
+            sockets: Arc::new(RealSockets),
+            disk: Arc::new(RealDisk),
+            mint: Arc::new(SystemMint::default()),
+            state_in_memory: false,
+            tune: None,
+        }
+    }
 }
 
 pub type Reread = Arc<dyn Fn() -> Result<Config, ConfigError> + Send + Sync>;
@@ -43,7 +74,7 @@ impl NodeSettings {
         let mut config = Config::default();
         config.listen.set_port(0);
         config.adapter.set_data_dir(data_dir.to_owned());
-        NodeSettings { config, reread: None }
+        NodeSettings { config, reread: None, ground: Ground::default() }
     }
 }
 
@@ -100,11 +131,11 @@ impl OpenStore {
 impl Node {
     /// Opens the data, then the door: whoever connects is served.
     pub async fn start(settings: NodeSettings) -> Result<Node, StartError> {
-        let NodeSettings { config, reread } = settings;
+        let NodeSettings { config, reread, ground } = settings;
         config.validate().map_err(StartError::Config)?;
 
         // 1. The store: recovered, locked, ready to commit; and the feed it publishes to.
-        let (store, feed) = open_store(&config).await.map_err(|why| {
+        let (store, feed) = open_store(&config, &ground).await.map_err(|why| {
             let data_dir = config.adapter.data_dir().to_owned();
             StartError::Data { data_dir, why }
         })?;
@@ -116,7 +147,7 @@ impl Node {
         // 3. The bus and its port.
         let bus = Bus::new(bus_settings(&config), calls, feed.clone());
         let close_door = CancellationToken::new();
-        let opened = endpoint::serve(endpoint_settings(&config, &store), bus, close_door.clone()).await;
+        let opened = endpoint::serve(endpoint_settings(&config, &store, &ground), bus, close_door.clone()).await;
         let (address, door) = match opened {
             Ok(opened) => opened,
             Err(why) => {
@@ -133,6 +164,14 @@ impl Node {
     pub fn peer_addr(&self) -> Option<SocketAddr> {
         match &self.store {
             OpenStore::Raft(adapter) => adapter.peer_address(),
+            OpenStore::Fs(_) => None,
+        }
+    }
+
+    /// The member of a cluster this node is; `None` for one that is none.
+    pub fn replica(&self) -> Option<&Replica> {
+        match &self.store {
+            OpenStore::Raft(adapter) => Some(adapter.replica()),
             OpenStore::Fs(_) => None,
         }
     }
@@ -222,7 +261,7 @@ fn bus_settings(config: &Config) -> BusSettings {
     }
 }
 
-fn endpoint_settings(config: &Config, store: &OpenStore) -> EndpointSettings {
+fn endpoint_settings(config: &Config, store: &OpenStore, ground: &Ground) -> EndpointSettings {
     let health: HealthCheck = match store {
         OpenStore::Raft(adapter) => {
             let adapter = Arc::downgrade(adapter);
@@ -236,21 +275,22 @@ fn endpoint_settings(config: &Config, store: &OpenStore) -> EndpointSettings {
     };
     EndpointSettings {
         health,
+        sockets: ground.sockets.clone(),
         connections_max: descriptors::make_room(config.max_connections),
         body_bytes_max: config.max_message_bytes,
         ..EndpointSettings::new(config.listen.to_string())
     }
 }
 
-async fn open_store(config: &Config) -> Result<(OpenStore, Arc<Feed>), String> {
-    data_dir::check(&config.adapter)?;
+async fn open_store(config: &Config, ground: &Ground) -> Result<(OpenStore, Arc<Feed>), String> {
+    data_dir::check(&*ground.disk, &config.adapter)?;
     match config.adapter {
-        AdapterConfig::Raft(_) => open_raft(config).await,
+        AdapterConfig::Raft(_) => open_raft(config, ground).await,
         AdapterConfig::Fs(_) => open_fs(config.adapter.data_dir().to_owned()).await,
     }
 }
 
-async fn open_raft(config: &Config) -> Result<(OpenStore, Arc<Feed>), String> {
+async fn open_raft(config: &Config, ground: &Ground) -> Result<(OpenStore, Arc<Feed>), String> {
     let data_dir = config.adapter.data_dir();
     let feed = feed_of("raft");
     // Positions name their cluster, so the feed learns it before the first commit; a node that joins, when it is invited.
@@ -260,9 +300,16 @@ async fn open_raft(config: &Config) -> Result<(OpenStore, Arc<Feed>), String> {
         join: config.join,
         stale_reads: config.consistency == Consistency::Local,
         on_cluster: Some(Arc::new(move |cluster_id| named.joins(cluster_id))),
+        sockets: ground.sockets.clone(),
+        disk: ground.disk.clone(),
         ..RaftSettings::new(data_dir, config.node_id)
     };
-    let adapter = RaftAdapter::open(settings, Arc::new(SystemMint::default()), feed.clone()).await;
+    let settings = ground.tune.as_ref().map_or(settings.clone(), |tune| tune(settings));
+    let adapter = if ground.state_in_memory {
+        RaftAdapter::start(settings, ground.mint.clone(), Arc::new(MemoryStore::new()), feed.clone()).await
+    } else {
+        RaftAdapter::open(settings, ground.mint.clone(), feed.clone()).await
+    };
     Ok((OpenStore::Raft(Arc::new(adapter.map_err(|error| why(&error, data_dir))?)), feed))
 }
 

@@ -10,7 +10,7 @@ use clap::Args;
 
 use super::{EXIT_FAILED, EXIT_UNUSABLE, fail};
 use crate::config::{AdapterConfig, Config, ConfigError, DataDir};
-use crate::node::{Node, NodeSettings};
+use crate::node::{Ground, Node, NodeSettings};
 use crate::observe::{DEFAULT_LEVEL, LogFormat, end_process_on_panic, start_logging};
 
 const EXAMPLES: &str = "\
@@ -139,7 +139,9 @@ async fn serve(args: ServeArgs) -> ExitCode {
     let file = args.config;
     let read = move || overrides.over(file.as_deref());
     let started = match read() {
-        Ok(config) => Node::start(NodeSettings { config, reread: Some(Arc::new(read)) }).await,
+        Ok(config) => {
+            Node::start(NodeSettings { config, reread: Some(Arc::new(read)), ground: Ground::default() }).await
+        }
         Err(error) => return fail(EXIT_UNUSABLE, error),
     };
     let node = match started {

@@ -6,6 +6,7 @@ use std::io;
 use std::path::Path;
 
 use crate::config::AdapterConfig;
+use crate::storage::disk::Disk;
 
 /// Written by the raft adapter into its directory, first of all.
 const IDENTITY: &str = "identity";
@@ -14,8 +15,8 @@ const IDENTITY: &str = "identity";
 const TRACES: [&str; 2] = ["LOCK", "identity.new"];
 
 /// Why the directory cannot be used, if so.
-pub fn check(adapter: &AdapterConfig) -> Result<(), String> {
-    let names = names_in(adapter.data_dir()).map_err(|error| error.to_string())?;
+pub fn check(disk: &dyn Disk, adapter: &AdapterConfig) -> Result<(), String> {
+    let names = names_in(disk, adapter.data_dir()).map_err(|error| error.to_string())?;
     let is_raft = names.iter().any(|name| name == IDENTITY);
     match adapter {
         AdapterConfig::Fs(_) if is_raft => {
@@ -33,15 +34,11 @@ pub fn check(adapter: &AdapterConfig) -> Result<(), String> {
 }
 
 /// The names in a directory, sorted; none when it does not exist.
-fn names_in(dir: &Path) -> io::Result<Vec<String>> {
-    let listed = match std::fs::read_dir(dir) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+fn names_in(disk: &dyn Disk, dir: &Path) -> io::Result<Vec<String>> {
+    let mut names = match disk.list(dir) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
         listed => listed?,
     };
-    let mut names = Vec::new();
-    for found in listed {
-        names.push(found?.file_name().to_string_lossy().into_owned());
-    }
     names.sort();
     Ok(names)
 }
@@ -50,20 +47,21 @@ fn names_in(dir: &Path) -> io::Result<Vec<String>> {
 mod tests {
     use super::*;
     use crate::config::DataDir;
+    use crate::storage::disk::RealDisk;
 
     fn check_with(names: &[&str], adapter: fn(DataDir) -> AdapterConfig) -> Result<(), String> {
         let dir = tempfile::tempdir().expect("a temporary directory");
         for name in names {
             std::fs::write(dir.path().join(name), "").expect("a written file");
         }
-        check(&adapter(DataDir { data_dir: dir.path().to_owned() }))
+        check(&RealDisk, &adapter(DataDir { data_dir: dir.path().to_owned() }))
     }
 
     #[test]
     fn an_adapter_takes_an_empty_directory_or_its_own() {
         for adapter in [AdapterConfig::Raft, AdapterConfig::Fs] {
             assert_eq!(check_with(&[], adapter), Ok(()));
-            assert_eq!(check(&adapter(DataDir { data_dir: "/no/such/directory".into() })), Ok(()));
+            assert_eq!(check(&RealDisk, &adapter(DataDir { data_dir: "/no/such/directory".into() })), Ok(()));
         }
         assert_eq!(check_with(&["LOCK", "identity.new"], AdapterConfig::Raft), Ok(()));
         assert_eq!(check_with(&["identity", "log"], AdapterConfig::Raft), Ok(()));

@@ -1,5 +1,6 @@
 //! Owns: the only source of time and randomness. What it mints enters the log and is replayed, never minted again.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -12,10 +13,23 @@ pub trait Mint: Send + Sync + 'static {
     fn request_id(&self) -> RequestId;
 }
 
+/// Milliseconds since the epoch. It may jump either way.
+pub type Clock = Arc<dyn Fn() -> i64 + Send + Sync>;
+
 /// The system's clock and random source. Stamps of one process never run backwards.
-#[derive(Debug, Default)]
 pub struct SystemMint {
+    clock: Clock,
     last_ms: AtomicI64,
+}
+
+impl Default for SystemMint {
+    fn default() -> SystemMint {
+        SystemMint::with_clock(Arc::new(system_ms))
+    }
+}
+
+fn system_ms() -> i64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |elapsed| elapsed.as_millis() as i64)
 }
 
 impl Mint for SystemMint {
@@ -29,8 +43,13 @@ impl Mint for SystemMint {
 }
 
 impl SystemMint {
+    /// With a clock of the caller's: the simulation's clocks are wrong on purpose.
+    pub fn with_clock(clock: Clock) -> SystemMint {
+        SystemMint { clock, last_ms: AtomicI64::default() }
+    }
+
     fn now_ms(&self) -> i64 {
-        let now_ms = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |elapsed| elapsed.as_millis() as i64);
+        let now_ms = (self.clock)();
         now_ms.max(self.last_ms.fetch_max(now_ms, Ordering::Relaxed))
     }
 }

@@ -92,7 +92,7 @@ impl RaftAdapter {
     ) -> Result<RaftAdapter, StartError> {
         // 1. The port, so that a busy one is known before anything else happens.
         let bound = match settings.peer_listen {
-            Some(address) => Some(listener::bind(address).await?),
+            Some(address) => Some(listener::bind(&*settings.sockets, address).await?),
             None => None,
         };
         let peer_address = bound.as_ref().map(|bound| bound.address);

@@ -1,13 +1,17 @@
 //! Owns: the connections to peers: one per address and purpose, opened when first used, dropped when they hang.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use tonic::transport::{Channel, Endpoint};
+use hyper_util::rt::TokioIo;
+use tonic::ConnectError;
+use tonic::transport::{Channel, Endpoint, Uri};
+use tower::service_fn;
 
 use crate::proto::admin::admin_client::AdminClient;
 use crate::proto::peer::peer_client::PeerClient;
+use crate::sockets::{Sockets, Stream};
 
 /// The largest message between nodes: one read of the log, or one entry of the largest size.
 pub const MESSAGE_BYTES_MAX: usize = 80 << 20;
@@ -32,12 +36,16 @@ pub enum Purpose {
     Call,
 }
 
-#[derive(Default)]
 pub struct Channels {
+    sockets: Arc<dyn Sockets>,
     open: Mutex<BTreeMap<(String, Purpose), Channel>>,
 }
 
 impl Channels {
+    pub fn new(sockets: Arc<dyn Sockets>) -> Channels {
+        Channels { sockets, open: Mutex::default() }
+    }
+
     pub fn peer(&self, address: &str, purpose: Purpose) -> Result<PeerClient<Channel>, String> {
         let client = PeerClient::new(self.channel(address, purpose)?);
         Ok(client.max_decoding_message_size(MESSAGE_BYTES_MAX).max_encoding_message_size(MESSAGE_BYTES_MAX))
@@ -65,16 +73,26 @@ impl Channels {
         let endpoint = endpoint.map_err(|_| format!("{address:?} is no address: write host:port"))?;
         let channel = endpoint
             .connect_timeout(CONNECT_TIMEOUT)
-            .tcp_nodelay(true)
             .http2_keep_alive_interval(KEEPALIVE_EVERY)
             .keep_alive_timeout(KEEPALIVE_TIMEOUT)
             .keep_alive_while_idle(true)
             .initial_stream_window_size(STREAM_WINDOW_BYTES)
             .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
-            .connect_lazy();
+            .connect_with_connector_lazy(connector(self.sockets.clone()));
         open.insert((address.to_owned(), purpose), channel.clone());
         Ok(channel)
     }
+}
+
+/// Dials the address a channel was made for.
+fn connector(
+    sockets: Arc<dyn Sockets>,
+) -> impl tower::Service<Uri, Response = TokioIo<Stream>, Error = ConnectError, Future: Send> + Send {
+    service_fn(move |uri: Uri| {
+        let address = uri.authority().map(ToString::to_string).unwrap_or_default();
+        let connecting = sockets.connect(address);
+        async move { connecting.await.map(TokioIo::new).map_err(|error| ConnectError(error.into())) }
+    })
 }
 
 /// True when the call certainly did not reach the other side: no connection came about.

@@ -2,14 +2,17 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::pin::Pin;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
-use tokio::net::TcpListener;
+use futures::stream;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tonic::transport::Server;
-use tonic::transport::server::TcpIncoming;
+use tonic::transport::server::Connected;
 use tracing::error;
 
 use super::admin_service::AdminService;
@@ -18,6 +21,7 @@ use super::peer_service::PeerService;
 use super::replica::StartError;
 use crate::proto::admin::admin_server::AdminServer;
 use crate::proto::peer::peer_server::PeerServer;
+use crate::sockets::{Listening, Sockets, Stream};
 
 /// Calls under way at the end are given this long; connections stay open by themselves.
 const DRAIN: Duration = Duration::from_millis(500);
@@ -27,11 +31,11 @@ const CONNECTION_WINDOW_BYTES: u32 = 16 << 20;
 /// A port that is taken, and serves nothing yet.
 pub struct Bound {
     pub address: SocketAddr,
-    socket: TcpListener,
+    socket: Box<dyn Listening>,
 }
 
 /// Takes the port.
-pub async fn bind(address: SocketAddr) -> Result<Bound, StartError> {
+pub async fn bind(sockets: &dyn Sockets, address: SocketAddr) -> Result<Bound, StartError> {
     // Whoever reaches this port is a member or an operator, so nothing beyond this machine may.
     if !address.ip().is_loopback() {
         let why = "it can be reached from other machines, and this build has no authentication between nodes: use \
@@ -40,8 +44,8 @@ pub async fn bind(address: SocketAddr) -> Result<Bound, StartError> {
         return Err(StartError::PeerListen { address, why });
     }
     let taken = |error: io::Error| StartError::PeerListen { address, why: error.to_string() };
-    let socket = TcpListener::bind(address).await.map_err(taken)?;
-    Ok(Bound { address: socket.local_addr().map_err(taken)?, socket })
+    let socket = sockets.listen(&address.to_string()).await.map_err(taken)?;
+    Ok(Bound { address: socket.address().map_err(taken)?, socket })
 }
 
 /// A port that serves.
@@ -57,12 +61,14 @@ impl Listener {
             .max_decoding_message_size(MESSAGE_BYTES_MAX)
             .max_encoding_message_size(MESSAGE_BYTES_MAX);
         let server = Server::builder()
-            .tcp_nodelay(true)
             .initial_stream_window_size(STREAM_WINDOW_BYTES)
             .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
             .add_service(peers)
             .add_service(AdminServer::new(admin));
-        let incoming = TcpIncoming::from(bound.socket).with_nodelay(Some(true));
+        let incoming = stream::unfold(bound.socket, |socket| async move {
+            let accepted = socket.accept().await.map(|(stream, _)| PeerStream(stream));
+            Some((accepted, socket))
+        });
         let closed = close.clone();
         let serving = tokio::spawn(async move {
             let served = server.serve_with_incoming_shutdown(incoming, closed.cancelled_owned());
@@ -90,5 +96,46 @@ impl Drop for Listener {
         if let Some(serving) = serving.take() {
             serving.abort();
         }
+    }
+}
+
+/// A connection as tonic wants it. Who is at the other end is said in every call, not by the address.
+struct PeerStream(Stream);
+
+impl Connected for PeerStream {
+    type ConnectInfo = ();
+
+    fn connect_info(&self) {}
+}
+
+impl AsyncRead for PeerStream {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_read(cx, buf)
+    }
+}
+
+impl AsyncWrite for PeerStream {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.0).poll_write(cx, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_shutdown(cx)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        pieces: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.0).poll_write_vectored(cx, pieces)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.0.is_write_vectored()
     }
 }

@@ -33,6 +33,7 @@ use super::types::Types;
 use crate::events::EventSink;
 use crate::machine::refusal::Fault;
 use crate::proto::admin::{Health, Role};
+use crate::sockets::{RealSockets, Sockets};
 use crate::storage::Store;
 use crate::storage::disk::{Disk, RealDisk};
 use crate::storage::log::record::Peer;
@@ -57,7 +58,10 @@ pub struct RaftSettings {
     pub stale_reads: bool,
     /// Told the cluster id as soon as it is known, before the first entry is applied.
     pub on_cluster: Option<OnCluster>,
+    pub sockets: Arc<dyn Sockets>,
     pub disk: Arc<dyn Disk>,
+    /// The log is written by a thread of its own; otherwise by a task, for a disk that never keeps anyone waiting.
+    pub log_thread: bool,
     pub log: Limits,
     /// A snapshot is built after this many entries.
     pub snapshot_every: u64,
@@ -81,7 +85,9 @@ impl RaftSettings {
             join: false,
             stale_reads: false,
             on_cluster: None,
+            sockets: Arc::new(RealSockets),
             disk: Arc::new(RealDisk),
+            log_thread: true,
             log: Limits::default(),
             snapshot_every: 100_000,
             log_bytes_max: 2 << 30,
@@ -198,7 +204,7 @@ impl Replica {
         let disk = settings.disk.clone();
         let data_dir = Arc::new(data_dir);
         let me = Arc::new(Me { node: settings.node_id, group: GROUP, data_dir: data_dir.clone() });
-        let peers = Peers { me, channels: Arc::new(Channels::default()), disk: disk.clone() };
+        let peers = Peers { me, channels: Arc::new(Channels::new(settings.sockets.clone())), disk: disk.clone() };
         let (log, writer) =
             Log::open(disk.clone(), &data_dir.log_dir(), GROUP, settings.log).map_err(StartError::Log)?;
         let snapshots = Snapshots::open(disk.clone(), &data_dir.snapshot_dir()).map_err(StartError::Snapshot)?;
@@ -214,7 +220,11 @@ impl Replica {
         let mut applier = Applier::new(store.clone(), sink, GROUP).map_err(StartError::State)?;
         applier.catch_up(log.edges().last.map_or(0, |last| last.index + 1));
         let applied = applier.progress();
-        writer.on_thread().map_err(|error| StartError::Raft(format!("the log's thread: {error}")))?;
+        if settings.log_thread {
+            writer.on_thread().map_err(|error| StartError::Raft(format!("the log's thread: {error}")))?;
+        } else {
+            tokio::spawn(writer.run());
+        }
         let machine = StateMachine::new(applier, snapshots.clone());
         let raft = Raft::new(settings.node_id, config, peers.clone(), LogStore::new(log.clone()), machine).await;
         let raft = raft.map_err(|fatal| StartError::Raft(fatal.to_string()))?;

@@ -3,12 +3,11 @@
 //! decide.
 
 use std::io::{Read, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use bytes::Bytes;
 use futures::{Stream, StreamExt};
-use tokio::sync::mpsc;
 use tonic::{Status, Streaming};
 use tracing::warn;
 
@@ -20,37 +19,39 @@ use crate::storage::disk::{Disk, DiskFile};
 use crate::storage::snapshot::{Sealed, Snapshots};
 
 const CHUNK_BYTES: usize = 256 << 10;
-/// Chunks read ahead of the network.
-const CHUNKS_AHEAD: usize = 4;
 /// Received bytes go to the disk in steps, so that the log's fdatasync never waits behind all of them.
 const SYNC_BYTES: u64 = 8 << 20;
 
 /// The header and then the file in chunks. A file that cannot be read ends the stream early, and the receiver refuses.
 pub fn parts(disk: Arc<dyn Disk>, header: SnapshotHeader, sealed: Sealed) -> impl Stream<Item = SnapshotPart> {
-    let (send, receive) = mpsc::channel(CHUNKS_AHEAD);
-    tokio::task::spawn_blocking(move || {
-        if let Err(error) = read_out(&*disk, &sealed, &send) {
-            warn!(%error, file = %sealed.path.display(), "a snapshot cannot be read out");
+    let path = sealed.path;
+    let chunks = futures::stream::unfold(None, move |open| {
+        let (disk, path) = (disk.clone(), path.clone());
+        async move {
+            let opened = path.clone();
+            let read = off_runtime(move || next_chunk(&*disk, &opened, open)).await.and_then(|read| read);
+            read.unwrap_or_else(|error| {
+                warn!(%error, file = %path.display(), "a snapshot cannot be read out");
+                None
+            })
         }
     });
-    let chunks = futures::stream::unfold(receive, |mut receive| async move { Some((receive.recv().await?, receive)) });
     let header = SnapshotPart { part: Some(Part::Header(header)) };
     futures::stream::iter([header]).chain(chunks.map(|chunk| SnapshotPart { part: Some(Part::Chunk(chunk)) }))
 }
 
-fn read_out(disk: &dyn Disk, sealed: &Sealed, send: &mpsc::Sender<Bytes>) -> std::io::Result<()> {
-    let mut file = disk.read(&sealed.path)?;
-    loop {
-        let mut chunk = vec![0; CHUNK_BYTES];
-        let read = file.read(&mut chunk)?;
-        if read == 0 {
-            return Ok(());
-        }
-        chunk.truncate(read);
-        if send.blocking_send(chunk.into()).is_err() {
-            return Ok(());
-        }
-    }
+type Chunk = (Bytes, Option<Box<dyn DiskFile>>);
+
+/// The next chunk of a file, which is opened for the first one; `None` at its end.
+fn next_chunk(disk: &dyn Disk, path: &Path, open: Option<Box<dyn DiskFile>>) -> std::io::Result<Option<Chunk>> {
+    let mut file = match open {
+        Some(file) => file,
+        None => disk.read(path)?,
+    };
+    let mut chunk = vec![0; CHUNK_BYTES];
+    let read = file.read(&mut chunk)?;
+    chunk.truncate(read);
+    Ok((read > 0).then(|| (chunk.into(), Some(file))))
 }
 
 /// Takes the chunks after the header into a draft and checks it from its first to its last byte.

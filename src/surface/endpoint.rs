@@ -9,12 +9,12 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::extract::Request;
+use futures::FutureExt;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
@@ -23,6 +23,7 @@ use tokio_util::task::TaskTracker;
 
 use super::bus::Bus;
 use super::http::{self, Door, Health, HealthCheck, Place};
+use crate::sockets::{Listening, RealSockets, Sockets, Stream};
 
 /// Connections past the limit that are closed with care at the same time; further ones are told and dropped.
 const REFUSALS_MAX: usize = 64;
@@ -37,6 +38,7 @@ const HEAD_BYTES_MAX: usize = 64 << 10;
 pub struct EndpointSettings {
     /// `host:port`; port 0 picks a free one.
     pub listen: String,
+    pub sockets: Arc<dyn Sockets>,
     /// Fits, with the node's own files, into the 1024 descriptors a process has by default.
     pub connections_max: usize,
     /// How long a request's head may take, and how long a kept-alive connection may be silent.
@@ -49,6 +51,7 @@ impl EndpointSettings {
     pub fn new(listen: impl Into<String>) -> EndpointSettings {
         EndpointSettings {
             listen: listen.into(),
+            sockets: Arc::new(RealSockets),
             connections_max: 800,
             head_read_max: Duration::from_secs(10),
             body_bytes_max: 64 << 20,
@@ -63,8 +66,8 @@ pub async fn serve(
     bus: Arc<Bus>,
     shutdown: CancellationToken,
 ) -> io::Result<(SocketAddr, JoinHandle<()>)> {
-    let listener = TcpListener::bind(&settings.listen).await?;
-    let address = listener.local_addr()?;
+    let listener = settings.sockets.listen(&settings.listen).await?;
+    let address = listener.address()?;
     let door = Door {
         bus,
         health: settings.health.clone(),
@@ -75,7 +78,7 @@ pub async fn serve(
     Ok((address, tokio::spawn(accept_all(listener, settings, door))))
 }
 
-async fn accept_all(listener: TcpListener, settings: EndpointSettings, door: Door) {
+async fn accept_all(listener: Box<dyn Listening>, settings: EndpointSettings, door: Door) {
     let places = Arc::new(Semaphore::new(settings.connections_max));
     let refusals = Arc::new(Semaphore::new(REFUSALS_MAX));
     let routes = http::routes(door.clone());
@@ -84,7 +87,7 @@ async fn accept_all(listener: TcpListener, settings: EndpointSettings, door: Doo
             accepted = listener.accept() => accepted,
             () = door.shutdown.cancelled() => break,
         };
-        let (stream, peer) = match accepted {
+        let (mut stream, peer) = match accepted {
             Ok(accepted) => accepted,
             Err(error) => {
                 tracing::warn!(%error, "a connection could not be accepted");
@@ -101,8 +104,10 @@ async fn accept_all(listener: TcpListener, settings: EndpointSettings, door: Doo
             Err(_) => {
                 let words = refusal(settings.connections_max);
                 // Without waiting: it fits into the socket's buffer, and most clients will see it even so.
-                let told = stream.try_write(words.as_bytes()).is_ok_and(|written| written == words.len());
-                if told && let Ok(turn) = refusals.clone().try_acquire_owned() {
+                let told = stream.write_all(words.as_bytes()).now_or_never();
+                if told.is_some_and(|written| written.is_ok())
+                    && let Ok(turn) = refusals.clone().try_acquire_owned()
+                {
                     tokio::spawn(async move {
                         let _ = timeout(REFUSAL_MAX, hang_up(stream)).await;
                         drop(turn);
@@ -134,9 +139,7 @@ struct Connection {
 }
 
 impl Connection {
-    async fn serve(self, stream: TcpStream, head_read_max: Duration) {
-        // Frames are small and answers are waited for; where this cannot be set, all still works.
-        let _ = stream.set_nodelay(true);
+    async fn serve(self, stream: Stream, head_read_max: Duration) {
         let (peer, shutdown) = (self.peer, self.door.shutdown.clone());
         let drain_max = self.door.bus.settings().drain_max;
         let service = service_fn(move |request: hyper::Request<Incoming>| {
@@ -179,7 +182,7 @@ fn refusal(connections_max: usize) -> String {
 
 /// Closes a connection whose client may still be sending: closing with unread bytes would reset it, and the answer
 /// could be lost.
-async fn hang_up(mut stream: TcpStream) -> io::Result<()> {
+async fn hang_up(mut stream: Stream) -> io::Result<()> {
     stream.shutdown().await?;
     let mut rest = [0u8; 1024];
     while stream.read(&mut rest).await? > 0 {}

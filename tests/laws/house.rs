@@ -6,17 +6,17 @@ use std::path::{Path, PathBuf};
 
 /// Which room may name which. Everything points toward `machine`, and `machine` names nobody.
 const ARROWS: [(&str, &[&str]); 7] = [
-    ("surface", &["requests", "proposal", "events", "machine"]),
+    ("surface", &["requests", "proposal", "events", "machine", "sockets"]),
     ("requests", &["machine"]),
     ("proposal", &["replication", "storage", "events", "machine"]),
-    ("replication", &["machine", "storage", "events", "proto"]),
+    ("replication", &["machine", "storage", "events", "proto", "sockets"]),
     ("machine", &[]),
     ("storage", &["machine", "proto"]),
     ("events", &["machine"]),
 ];
 
 /// Stand beside the rooms and wire them together; a room names one of them only where the list above says so.
-const BESIDE: [&str; 4] = ["config", "node", "observe", "proto"];
+const BESIDE: [&str; 5] = ["config", "node", "observe", "proto", "sockets"];
 
 /// What would make two replicas differ, or hold up apply. Clippy denies the same by type (clippy.toml); words in
 /// comments do not count.
