@@ -324,18 +324,19 @@ async fn a_log_of_few_but_large_entries_is_kept_within_its_bytes() {
     let world = World::new();
     let limits = crate::storage::log::Limits { segment_bytes: 64 << 10, ..Default::default() };
     let adapter = world.open_with(RaftSettings { log: limits, log_bytes_max: 1 << 20, ..world.settings() }).await;
-    adapter.propose(ensure("s"), soon()).await.unwrap();
-    let ids: Vec<String> = (0..3000).map(|n| format!("{n:01000}")).collect();
-    for chunk in ids.chunks(500) {
-        for done in join_all(chunk.iter().map(|id| adapter.propose(append("s", id), soon()))).await {
+    // Large entries that leave the state as it is.
+    let session = CreateSession { title: "t".repeat(1000), description: String::new(), metadata: None };
+    let again = || Command::Ensure(EnsureSession { session_id: "s".into(), session: session.clone() });
+    for _ in 0..8 {
+        for done in join_all((0..500).map(|_| adapter.propose(again(), soon()))).await {
             done.unwrap();
         }
     }
-    // A first snapshot may fall into the middle of the load; the log is tended until the last one is purged behind.
+    // At most 1 MiB is not in a snapshot, and some 1,000 entries are kept behind it.
     let purged = |metrics: &openraft::RaftMetrics<Types>| metrics.purged.is_some_and(|purged| purged.index > 1900);
     let raft = adapter.replica().raft();
     raft.wait(Some(Duration::from_secs(60))).metrics(purged, "the log is purged").await.unwrap();
     adapter.shutdown().await;
     let bytes = adapter.replica().log().bytes();
-    assert!(bytes < 1_500_000, "{bytes} bytes are left of more than 3,000,000");
+    assert!(bytes < 2_500_000, "{bytes} bytes are left of more than 4,000,000");
 }

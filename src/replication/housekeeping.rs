@@ -1,44 +1,127 @@
-//! Owns: keeping the log within its bytes. openraft counts entries; entries may be large.
+//! Owns: when a snapshot is built and how much of the log stays behind it. openraft counts entries; entries may be large,
+//! and a snapshot costs as much as the whole state.
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use openraft::async_runtime::WatchReceiver;
 use tracing::{info, warn};
 
 use super::replica::Raft;
 use crate::storage::log::Log;
 use crate::storage::snapshot::Snapshots;
 
-const EVERY: Duration = Duration::from_secs(1);
+const EVERY: Duration = Duration::from_millis(500);
 
-/// Entries kept behind the snapshot even then: a purge must never run into what is being applied.
-const KEEP_ENTRIES: u64 = 1000;
+/// A snapshot is not built before the log has grown by this part of the one before. So all snapshots of a state that
+/// grows for ever cost a constant for each logged byte, and the log stays a part of the state.
+const PART_OF_SNAPSHOT: u64 = 2;
 
-/// Builds a snapshot when the log has outgrown `bytes_max`, and purges the log behind it.
-pub async fn tend(raft: Raft, log: Log, snapshots: Arc<Snapshots>, bytes_max: u64) {
-    let mut asked = None;
+/// This part of the log's bound is kept behind the snapshot, for followers that are a little late.
+const KEPT_PART: u64 = 4;
+
+/// Entries kept behind the snapshot however large they are: a purge must never run into what is being applied.
+const KEEP_FEW: u64 = 1000;
+
+/// How large the log may become.
+#[derive(Debug, Clone, Copy)]
+pub struct Cadence {
+    /// A snapshot is due after this many entries,
+    pub entries: u64,
+    /// or after this many bytes of them.
+    pub bytes: u64,
+    /// Entries kept behind the snapshot.
+    pub keep_entries: u64,
+}
+
+/// What was applied since the newest snapshot.
+#[derive(Debug, Clone, Copy)]
+struct Since {
+    entries: u64,
+    bytes: u64,
+    snapshot_bytes: u64,
+}
+
+impl Cadence {
+    fn due(&self, since: Since) -> bool {
+        let much = since.entries >= self.entries || since.bytes >= self.bytes;
+        since.entries > 0 && much && since.bytes >= since.snapshot_bytes / PART_OF_SNAPSHOT
+    }
+
+    /// The last entry that need not be kept once a snapshot holds all up to `covered`.
+    fn purgeable(&self, log: &Log, covered: u64) -> u64 {
+        let by_bytes = log.index_before(covered, self.bytes / KEPT_PART).unwrap_or(0);
+        let by_count = covered.saturating_sub(self.keep_entries);
+        by_bytes.max(by_count).min(covered.saturating_sub(KEEP_FEW.min(self.keep_entries)))
+    }
+}
+
+/// Builds a snapshot whenever one is due, and purges the log behind it.
+pub async fn tend(raft: Raft, log: Log, snapshots: Arc<Snapshots>, cadence: Cadence) {
     loop {
         tokio::time::sleep(EVERY).await;
-        if log.bytes() > bytes_max && !step(&raft, &log, &snapshots, &mut asked).await {
+        if !step(&raft, &log, &snapshots, &cadence).await {
             return;
         }
     }
 }
 
-/// Purges what the newest snapshot covers, or asks for a newer one. False once consensus has stopped.
-async fn step(raft: &Raft, log: &Log, snapshots: &Snapshots, asked: &mut Option<Option<u64>>) -> bool {
-    let newest = snapshots.newest().map(|newest| newest.index);
+/// False once consensus has stopped.
+async fn step(raft: &Raft, log: &Log, snapshots: &Snapshots, cadence: &Cadence) -> bool {
+    let applied = raft.metrics().borrow_watched().last_applied.map_or(0, |applied| applied.index);
+    let (covered, snapshot_bytes) = snapshots.newest().map_or((0, 0), |newest| (newest.index, newest.bytes));
     let purged = log.edges().purged.map_or(0, |purged| purged.index);
-    let purgeable = newest.map_or(0, |index| index.saturating_sub(KEEP_ENTRIES));
-    let done = if purgeable > purged {
-        info!(bytes = log.bytes(), upto = purgeable, "the log is large: purging what the snapshot holds");
-        raft.trigger().purge_log(purgeable).await
-    } else if *asked != Some(newest) {
-        info!(bytes = log.bytes(), "the log is large: building a snapshot");
-        *asked = Some(newest);
-        raft.trigger().snapshot().await
-    } else {
-        Ok(())
+    let purgeable = cadence.purgeable(log, covered);
+    let mut done = Ok(());
+    if purgeable > purged {
+        info!(bytes = log.bytes(), upto = purgeable, "purging the log behind the snapshot");
+        done = raft.trigger().purge_log(purgeable).await;
+    }
+    let since = Since {
+        entries: applied.saturating_sub(covered),
+        bytes: log.bytes_after(covered).saturating_sub(log.bytes_after(applied)),
+        snapshot_bytes,
     };
+    if done.is_ok() && cadence.due(since) {
+        // Nothing happens where one is being built.
+        done = raft.trigger().snapshot().await;
+    }
     done.inspect_err(|fatal| warn!(why = %fatal, "the log is not tended any more")).is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CADENCE: Cadence = Cadence { entries: 100, bytes: 1000, keep_entries: 10 };
+
+    #[test]
+    fn a_snapshot_is_due_after_many_entries_or_many_bytes_but_not_for_nothing() {
+        let due = |entries, bytes, snapshot_bytes| CADENCE.due(Since { entries, bytes, snapshot_bytes });
+        assert!(!due(0, 0, 0));
+        assert!(!due(99, 999, 0));
+        assert!(due(100, 10, 0));
+        assert!(due(1, 1000, 0));
+        assert!(!due(100, 400, 1000), "a large state is not written down for a few changes");
+        assert!(due(100, 500, 1000));
+    }
+
+    #[test]
+    fn all_snapshots_of_a_growing_state_cost_a_constant_for_each_logged_byte() {
+        for kept_bytes in [0, 10, 20] {
+            let (mut logged, mut state, mut written) = (0u64, 0u64, 0u64);
+            let mut since = Since { entries: 0, bytes: 0, snapshot_bytes: 0 };
+            for _ in 0..1_000_000 {
+                logged += 20;
+                state += kept_bytes;
+                since = Since { entries: since.entries + 1, bytes: since.bytes + 20, ..since };
+                if CADENCE.due(since) {
+                    written += state;
+                    since = Since { entries: 0, bytes: 0, snapshot_bytes: state };
+                }
+                assert!(since.bytes <= 2000.max(state / PART_OF_SNAPSHOT + 20));
+            }
+            assert!(written <= 4 * logged, "{written} bytes of snapshots for {logged} of log");
+        }
+    }
 }

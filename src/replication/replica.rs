@@ -19,7 +19,7 @@ use super::admin_service;
 use super::apply::Applier;
 use super::channels::Channels;
 use super::hop::Me;
-use super::housekeeping;
+use super::housekeeping::{self, Cadence};
 use super::identity::{DataDir, Identity};
 use super::log_store::LogStore;
 use super::mark::Mark;
@@ -63,12 +63,13 @@ pub struct RaftSettings {
     /// The log is written by a thread of its own; otherwise by a task, for a disk that never keeps anyone waiting.
     pub log_thread: bool,
     pub log: Limits,
-    /// A snapshot is built after this many entries.
+    /// A snapshot is built after this many entries, but never before the log has grown by half a snapshot.
     pub snapshot_every: u64,
-    /// Beyond this many bytes of log a snapshot is built and the log purged, however few the entries.
+    /// A snapshot is built after this many bytes of log too, however few the entries. A quarter of it is kept behind
+    /// the snapshot.
     pub log_bytes_max: u64,
-    /// Entries kept behind the newest snapshot, for followers that are a little late. Never small: openraft can panic
-    /// when a purge races apply.
+    /// The most entries kept behind the newest snapshot, for followers that are a little late. Never small: openraft
+    /// can panic when a purge races apply.
     pub keep_entries: u64,
     pub heartbeat: Duration,
     /// A follower whose leader was silent for two and a half to three times this long asks to be elected: the lease of
@@ -90,12 +91,16 @@ impl RaftSettings {
             log_thread: true,
             log: Limits::default(),
             snapshot_every: 100_000,
-            log_bytes_max: 2 << 30,
+            log_bytes_max: 256 << 20,
             keep_entries: 50_000,
             // A lost leader is replaced within 0.4 s, and a follower may miss five heartbeats before it asks.
             heartbeat: Duration::from_millis(40),
             election: Duration::from_millis(90),
         }
+    }
+
+    fn cadence(&self) -> Cadence {
+        Cadence { entries: self.snapshot_every, bytes: self.log_bytes_max, keep_entries: self.keep_entries }
     }
 
     fn config(&self) -> Result<Arc<Config>, StartError> {
@@ -109,8 +114,9 @@ impl RaftSettings {
             max_payload_entries: 4096,
             // A follower that is further behind than the log reaches gets a snapshot anyway.
             replication_lag_threshold: 2 * self.snapshot_every,
-            snapshot_policy: SnapshotPolicy::LogsSinceLast(self.snapshot_every),
-            max_in_snapshot_log_to_keep: self.keep_entries,
+            // Housekeeping says when a snapshot is built and what is purged: openraft does not know what they cost.
+            snapshot_policy: SnapshotPolicy::Never,
+            max_in_snapshot_log_to_keep: u64::MAX,
             enable_pre_vote: Some(true),
             // The state may be behind the log after a restart: only an election tells a leader what is committed.
             enable_leader_restore: Some(false),
@@ -230,7 +236,7 @@ impl Replica {
         let raft = raft.map_err(|fatal| StartError::Raft(fatal.to_string()))?;
 
         let failure = watch_over(&raft);
-        let tending = housekeeping::tend(raft.clone(), log.clone(), snapshots.clone(), settings.log_bytes_max);
+        let tending = housekeeping::tend(raft.clone(), log.clone(), snapshots.clone(), settings.cadence());
         let housekeeping = AbortOnDropHandle::new(tokio::spawn(tending));
         let replica = Replica {
             council: Arc::new(Council { raft: raft.clone(), peers: peers.clone() }),

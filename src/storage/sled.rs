@@ -2,8 +2,8 @@
 //! every commit.
 //!
 //! ```text
-//! commit → active ──(every 250 ms or 8 MiB)──→ frozen ──→ flush.kv ──→ sled
-//! read   → active, else frozen, else sled
+//! commit → active ──(every 250 ms or 8 MiB)──→ sealed ──→ flush.kv ──→ sled
+//! read   → active, else sealed, else sled
 //! ```
 //!
 //! A value that changes a hundred times a second reaches sled four times. What the layers hold is lost with the
@@ -13,19 +13,22 @@
 mod base;
 mod flush_file;
 mod flusher;
+mod moment;
+mod undo;
 
-use std::collections::btree_map;
+use std::collections::VecDeque;
 use std::io;
-use std::iter::Peekable;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use bytes::Bytes;
+use tokio::runtime::{Handle, RuntimeFlavor};
 
 use base::Base;
 pub use base::OpenFault;
+use moment::{Lease, Moment};
 
 use super::files::{self, DirLock};
 use super::kv::{Changed, Kv, Layer};
@@ -34,14 +37,24 @@ use super::{Frozen, Pairs, Store, keys};
 use crate::machine::refusal::Fault;
 use crate::machine::view::{Change, View};
 
-/// Layers over this size do not wait for the clock.
-const FLUSH_BYTES: usize = 8 << 20;
+/// What a store may hold in memory beside sled's cache.
+#[derive(Debug, Clone, Copy)]
+pub struct Bounds {
+    /// An active layer of this size does not wait for the clock.
+    pub flush_bytes: usize,
+    /// The most that commits may be ahead of sled; beyond it they wait for the flusher.
+    pub ahead_bytes: usize,
+    /// The most a freeze keeps of values that changed under it; beyond it they go to a file.
+    pub undo_bytes: usize,
+    /// How much a freeze reads at once.
+    pub piece_bytes: usize,
+}
 
-/// The most a commit may leave in the active layer before it waits for the flusher.
-const ACTIVE_BYTES_MAX: usize = 64 << 20;
-
-/// The same while a freeze is being read and the base must stand still: a snapshot should not stop commits.
-const ACTIVE_BYTES_MAX_FROZEN: usize = 256 << 20;
+impl Default for Bounds {
+    fn default() -> Bounds {
+        Bounds { flush_bytes: 8 << 20, ahead_bytes: 64 << 20, undo_bytes: 16 << 20, piece_bytes: 256 << 10 }
+    }
+}
 
 /// A commit that waits longer than this for the flusher has a disk that stands still.
 const COMMIT_PATIENCE: Duration = Duration::from_secs(30);
@@ -58,6 +71,7 @@ pub struct SledStore {
 /// Lock order: `writer`, `turn`, `control`, `layers`.
 struct Shared {
     root: PathBuf,
+    bounds: Bounds,
     /// One commit or replacement at a time.
     writer: Mutex<()>,
     /// Held while the base changes.
@@ -75,24 +89,57 @@ struct Shared {
 struct Control {
     closing: bool,
     active_bytes: usize,
-    /// Freezes being read: while there are any, the active layer stays where it is.
-    leases: usize,
-    /// Why the last flush failed; commits go on until the layer is full.
+    sealed_bytes: usize,
+    /// Why the last flush failed; commits go on until they are too far ahead.
     failing: Option<String>,
+    /// Freezes taken so far: each has a name for its undo area.
+    freezes: u64,
+}
+
+impl Control {
+    fn ahead_bytes(&self) -> usize {
+        self.active_bytes + self.sealed_bytes
+    }
 }
 
 struct Layers {
     active: Changed,
-    frozen: Option<Arc<Changed>>,
+    /// Layers that change no more, oldest first, on their way to the base.
+    sealed: VecDeque<Sealed>,
     base: Arc<Base>,
+    /// Freezes of this base that are being read.
+    leases: Vec<Weak<Lease>>,
+}
+
+struct Sealed {
+    changed: Arc<Changed>,
+    bytes: usize,
 }
 
 impl Layers {
+    fn over(base: Base) -> Layers {
+        Layers { active: Changed::new(), sealed: VecDeque::new(), base: Arc::new(base), leases: Vec::new() }
+    }
+
     /// The state as of now, newest layer first.
     fn read<R>(&self, read: impl FnOnce(&dyn Kv) -> R) -> R {
-        let none = Changed::new();
-        let frozen = Layer { over: self.frozen.as_deref().unwrap_or(&none), base: &*self.base };
-        read(&Layer { over: &self.active, base: &frozen })
+        let mut read = Some(read);
+        let mut result = None;
+        let sealed: Vec<&Changed> = self.sealed.iter().map(|sealed| &*sealed.changed).collect();
+        through(&sealed, &*self.base, &mut |below| {
+            result = read.take().map(|read| read(&Layer { over: &self.active, base: below }));
+        });
+        result.expect("through calls its closure exactly once")
+    }
+
+    /// The active layer changes no more; an empty one takes its place.
+    fn seal(&mut self, control: &mut Control) {
+        if self.active.is_empty() {
+            return;
+        }
+        let bytes = std::mem::take(&mut control.active_bytes);
+        control.sealed_bytes += bytes;
+        self.sealed.push_back(Sealed { changed: Arc::new(std::mem::take(&mut self.active)), bytes });
     }
 
     /// Puts changed keys on top; answers by how many bytes the active layer grew.
@@ -110,9 +157,29 @@ impl Layers {
     }
 }
 
+/// Calls `read` once with the layers over the base, oldest layer first.
+fn through(layers: &[&Changed], base: &dyn Kv, read: &mut dyn FnMut(&dyn Kv)) {
+    match layers.split_last() {
+        None => read(base),
+        Some((newest, older)) => through(older, base, &mut |below| read(&Layer { over: newest, base: below })),
+    }
+}
+
+/// Waits without keeping a runtime's worker from its other tasks.
+fn wait_aside<R>(wait: impl FnOnce() -> R) -> R {
+    match Handle::try_current().map(|runtime| runtime.runtime_flavor()) {
+        Ok(RuntimeFlavor::MultiThread) => tokio::task::block_in_place(wait),
+        Ok(_) | Err(_) => wait(),
+    }
+}
+
 impl SledStore {
     /// Opens the state in `dir`, or starts an empty one. A flush that a kill cut short is completed first.
     pub fn open(dir: &Path) -> Result<SledStore, OpenFault> {
+        SledStore::open_within(dir, Bounds::default())
+    }
+
+    pub fn open_within(dir: &Path, bounds: Bounds) -> Result<SledStore, OpenFault> {
         std::fs::create_dir_all(dir)?;
         let lock = DirLock::acquire(dir)?;
         let base = Base::open_current(dir)?;
@@ -120,12 +187,13 @@ impl SledStore {
         Records::new(&base).clock_ms().map_err(|fault| OpenFault::Damaged(fault.0))?;
         let shared = Arc::new(Shared {
             root: dir.to_owned(),
+            bounds,
             writer: Mutex::default(),
             turn: Mutex::default(),
             control: Mutex::default(),
             wake: Condvar::new(),
             room: Condvar::new(),
-            layers: RwLock::new(Layers { active: Changed::new(), frozen: None, base: Arc::new(base) }),
+            layers: RwLock::new(Layers::over(base)),
             _lock: lock,
         });
         let flusher = flusher::start(Arc::clone(&shared))?;
@@ -189,22 +257,23 @@ impl Shared {
 
     /// Waits until the active layer may grow.
     fn await_room(&self) -> Result<(), Fault> {
-        let full = |control: &mut Control| {
-            let max = if control.leases > 0 { ACTIVE_BYTES_MAX_FROZEN } else { ACTIVE_BYTES_MAX };
-            control.active_bytes > max && !control.closing && control.failing.is_none()
-        };
-        let (control, waited) =
-            self.room.wait_timeout_while(self.control(), COMMIT_PATIENCE, full).unwrap_or_else(PoisonError::into_inner);
+        let max = self.bounds.ahead_bytes;
+        let full = |control: &mut Control| control.ahead_bytes() > max && !control.closing && control.failing.is_none();
+        let mut control = self.control();
+        if full(&mut control) {
+            drop(control);
+            let wait = || self.room.wait_timeout_while(self.control(), COMMIT_PATIENCE, full);
+            let (waited, end) = wait_aside(wait).unwrap_or_else(PoisonError::into_inner);
+            if end.timed_out() {
+                return Err(Fault(format!("the state was not written down within {COMMIT_PATIENCE:?}")));
+            }
+            control = waited;
+        }
         if control.closing {
             return Err(Fault("the state is closed".to_owned()));
         }
-        if waited.timed_out() {
-            return Err(Fault(format!("the state was not written down within {COMMIT_PATIENCE:?}")));
-        }
         match &control.failing {
-            Some(why) if control.active_bytes > ACTIVE_BYTES_MAX => {
-                Err(Fault(format!("the state cannot be written down: {why}")))
-            }
+            Some(why) if control.ahead_bytes() > max => Err(Fault(format!("the state cannot be written down: {why}"))),
             Some(_) | None => Ok(()),
         }
     }
@@ -225,7 +294,7 @@ impl Store for SledStore {
         let mut control = self.shared.control();
         let grown = self.shared.layers_mut().put(changed);
         control.active_bytes = control.active_bytes.saturating_add_signed(grown);
-        if control.active_bytes >= FLUSH_BYTES {
+        if control.active_bytes >= self.shared.bounds.flush_bytes {
             self.shared.wake.notify_all();
         }
         Ok(())
@@ -236,15 +305,19 @@ impl Store for SledStore {
     }
 
     fn freeze(&self) -> Result<Frozen, Fault> {
-        let (lease, mut over) = Lease::take(&self.shared);
-        let mark = match over.remove(&keys::mark()) {
-            Some(changed) => changed,
-            None => lease.base.get(&keys::mark())?,
-        };
-        let base: Pairs<'static> = Box::new(lease.base.pairs());
-        let pairs =
-            FrozenPairs { over: over.into_iter().peekable(), base: base.peekable(), broken: false, _lease: lease };
-        Ok(Frozen { mark, pairs: Box::new(pairs) })
+        let Bounds { undo_bytes, piece_bytes, .. } = self.shared.bounds;
+        let mut control = self.shared.control();
+        let mut layers = self.shared.layers_mut();
+        let mark = layers.read(|kv| kv.get(&keys::mark()))?;
+        // The layers of this moment are shared, not copied.
+        layers.seal(&mut control);
+        control.freezes += 1;
+        let held = layers.sealed.iter().map(|sealed| Arc::clone(&sealed.changed)).collect();
+        let base = Arc::clone(&layers.base);
+        let lease = Arc::new(Lease::new(held, base.undo_path(control.freezes), undo_bytes));
+        layers.leases.retain(|lease| lease.strong_count() > 0);
+        layers.leases.push(Arc::downgrade(&lease));
+        Ok(Frozen { mark, pairs: Box::new(Moment::new(lease, base, piece_bytes)) })
     }
 
     fn replace(&self, pairs: Pairs<'_>, mark: Bytes) -> Result<(), Fault> {
@@ -260,7 +333,7 @@ impl Store for SledStore {
         let mark_key = keys::mark();
         let given = pairs.filter(|pair| !matches!(pair, Ok((key, _)) if *key == mark_key));
         let with_mark = given.map(|pair| pair.map(|(key, value)| (key, Some(value))));
-        new.put_all(with_mark.chain([Ok((keys::mark(), Some(mark)))]))?;
+        new.put_all(with_mark.chain([Ok((keys::mark(), Some(mark)))]), &[])?;
         new.make_durable()?;
         // The flusher must not write into the old base once the new one counts.
         let _turn = self.shared.turn();
@@ -273,81 +346,10 @@ impl Store for SledStore {
         new.doom(false);
         old.doom(true);
         let mut control = self.shared.control();
-        *self.shared.layers_mut() = Layers { active: Changed::new(), frozen: None, base: Arc::new(new) };
-        control.active_bytes = 0;
+        *self.shared.layers_mut() = Layers::over(new);
+        (control.active_bytes, control.sealed_bytes) = (0, 0);
         self.shared.room.notify_all();
         Ok(())
-    }
-}
-
-/// Keeps the base still under a freeze.
-struct Lease {
-    shared: Arc<Shared>,
-    base: Arc<Base>,
-}
-
-impl Lease {
-    /// The lease, and a copy of what the layers hold at this moment. A flush that is under way may go on: all it
-    /// writes is in the copy.
-    fn take(shared: &Arc<Shared>) -> (Lease, Changed) {
-        let mut control = shared.control();
-        control.leases += 1;
-        let layers = shared.layers();
-        let mut over = layers.frozen.as_deref().cloned().unwrap_or_default();
-        over.extend(layers.active.iter().map(|(key, value)| (key.clone(), value.clone())));
-        (Lease { shared: Arc::clone(shared), base: Arc::clone(&layers.base) }, over)
-    }
-}
-
-impl Drop for Lease {
-    fn drop(&mut self) {
-        self.shared.control().leases -= 1;
-        self.shared.wake.notify_all();
-    }
-}
-
-/// The copied layers over the still base, pair by pair.
-struct FrozenPairs {
-    over: Peekable<btree_map::IntoIter<Vec<u8>, Option<Bytes>>>,
-    base: Peekable<Pairs<'static>>,
-    /// Nothing comes after an error.
-    broken: bool,
-    _lease: Lease,
-}
-
-impl Iterator for FrozenPairs {
-    type Item = Result<(Vec<u8>, Bytes), Fault>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        while !self.broken {
-            let base_key = match self.base.peek() {
-                Some(Ok((key, _))) => Some(key),
-                Some(Err(_)) => {
-                    self.broken = true;
-                    return self.base.next();
-                }
-                None => None,
-            };
-            let takes_over = match (self.over.peek(), base_key) {
-                (Some((over, _)), Some(base)) => over <= base,
-                (Some(_), None) => true,
-                (None, _) => false,
-            };
-            if !takes_over {
-                let pair = self.base.next()?;
-                // The mark travels beside the pairs.
-                match pair {
-                    Ok((key, _)) if key == keys::mark() => continue,
-                    pair => return Some(pair),
-                }
-            }
-            let (key, changed) = self.over.next()?;
-            self.base.next_if(|pair| matches!(pair, Ok((base, _)) if *base == key));
-            if let Some(value) = changed {
-                return Some(Ok((key, value)));
-            }
-        }
-        None
     }
 }
 

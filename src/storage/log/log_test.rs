@@ -268,6 +268,23 @@ async fn a_cut_log_goes_on_from_the_cut_and_so_does_its_reopening() {
 }
 
 #[tokio::test]
+async fn the_log_knows_how_many_bytes_lie_behind_an_entry() {
+    let world = World::new();
+    let log = world.open();
+    append_each(&log, 1, 0..150).await;
+    let (all, near) = (log.bytes_after(0), 2 * limits().point_bytes);
+    assert!(log.bytes() - all < near + 60 * world.segments().len() as u64);
+    assert_eq!((log.bytes_after(149), log.bytes_after(1000)), (0, 0));
+    assert!(log.bytes_after(75).abs_diff(all / 2) < near, "{} of {all}", log.bytes_after(75));
+    for bytes in [0, 700, 3000, 5000] {
+        let index = log.index_before(100, bytes).unwrap();
+        let between = log.bytes_after(index) - log.bytes_after(100);
+        assert!(between.abs_diff(bytes) < near, "{between} for {bytes}");
+    }
+    assert_eq!(log.index_before(100, 1 << 20), None);
+}
+
+#[tokio::test]
 async fn purge_frees_whole_segments_and_keeps_the_rest() {
     let world = World::new();
     let log = world.open();

@@ -151,6 +151,18 @@ impl State {
     fn next_index(&self) -> Option<u64> {
         self.last.map(|last| last.index + 1)
     }
+
+    /// Where the entries after this one begin in a segment, to the nearest note before them; its end where there are
+    /// none.
+    fn offset_after(&self, rank: usize, index: u64) -> u64 {
+        let segment = &self.segments[rank];
+        let past = self.segments.get(rank + 1).map(|later| later.header.first).or(self.next_index());
+        if past.is_none_or(|past| past <= index + 1) {
+            return segment.end;
+        }
+        let known = segment.points.partition_point(|(first, _)| *first <= index + 1);
+        known.checked_sub(1).map_or(segment::HEADER_BYTES as u64, |at| segment.points[at].1)
+    }
 }
 
 /// What the log, its readers and its writer share.
@@ -203,6 +215,27 @@ impl Log {
     /// Bytes of all segment files.
     pub fn bytes(&self) -> u64 {
         self.shared.state().segments.iter().map(|segment| segment.end).sum()
+    }
+
+    /// About how many bytes of them hold entries after this one.
+    pub fn bytes_after(&self, index: u64) -> u64 {
+        let state = self.shared.state();
+        (0..state.segments.len()).map(|rank| state.segments[rank].end - state.offset_after(rank, index)).sum()
+    }
+
+    /// An entry that has about `bytes` of other entries between itself and `index`; `None` in a log that is shorter.
+    pub fn index_before(&self, index: u64, bytes: u64) -> Option<u64> {
+        let state = self.shared.state();
+        let mut between = 0;
+        for rank in (0..state.segments.len()).rev() {
+            let end = state.offset_after(rank, index);
+            let mut before = state.segments[rank].points.iter().rev().filter(|(first, _)| *first <= index);
+            if let Some((first, _)) = before.find(|(_, offset)| between + end - offset >= bytes) {
+                return first.checked_sub(1);
+            }
+            between += end - segment::HEADER_BYTES as u64;
+        }
+        None
     }
 
     /// Remembers how far the log is committed. It reaches the disk with the next append, without an fsync of its own.

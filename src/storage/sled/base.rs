@@ -12,14 +12,17 @@
 use std::fmt;
 use std::fs::{self, OpenOptions};
 use std::io;
+use std::ops::Bound;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use ::sled::{Batch, Config, Db};
 use bytes::Bytes;
 
-use super::flush_file;
+use super::moment::Lease;
+use super::{flush_file, undo};
 use crate::machine::refusal::Fault;
 use crate::storage::contained::contain;
 use crate::storage::files;
@@ -73,6 +76,9 @@ impl From<io::Error> for OpenFault {
     }
 }
 
+/// A key and its new value; `None` to delete it.
+pub type Put = (Vec<u8>, Option<Bytes>);
+
 /// One open generation.
 pub struct Base {
     // Dropped first: files are removed after sled let go of them.
@@ -115,11 +121,12 @@ impl Base {
         let sled_dir = dir.join("sled");
         fs::create_dir_all(&sled_dir)?;
         remove_half_written_snapshots(&sled_dir)?;
+        undo::remove_all(&dir)?;
         let db = open_sled(&sled_dir)?;
         let base = Base { db, place: GenerationDir { path: dir, doomed: AtomicBool::new(false) }, generation };
         if let Some(layer) = flush_file::read(&base.flush_path())? {
             tracing::info!(keys = layer.len(), "completing a flush that was cut short");
-            base.absorb(&layer).map_err(|fault| OpenFault::Damaged(fault.0))?;
+            base.absorb(&layer, &[]).map_err(|fault| OpenFault::Damaged(fault.0))?;
         }
         Ok(base)
     }
@@ -131,39 +138,56 @@ impl Base {
     }
 
     /// Puts a layer into sled so that a kill at any point leaves either the old or the new state for the next open.
-    pub fn flush(&self, layer: &Changed) -> Result<(), Fault> {
+    /// The freezes in `leases` keep their moment.
+    pub fn flush(&self, layer: &Changed, leases: &[Arc<Lease>]) -> Result<(), Fault> {
         let io_fault = |error: io::Error| Fault(format!("write the flush file: {error}"));
         flush_file::write(&self.flush_path(), layer).map_err(io_fault)?;
-        self.absorb(layer)
+        self.absorb(layer, leases)
     }
 
-    fn absorb(&self, layer: &Changed) -> Result<(), Fault> {
+    fn absorb(&self, layer: &Changed, leases: &[Arc<Lease>]) -> Result<(), Fault> {
         let pairs = layer.iter().map(|(key, value)| Ok((key.clone(), value.clone())));
-        self.put_all(pairs)?;
+        self.put_all(pairs, leases)?;
         self.make_durable()?;
         files::remove(&self.flush_path()).map_err(|error| Fault(format!("remove the flush file: {error}")))
     }
 
     /// Puts pairs in batches, the mark after all others.
-    pub fn put_all(&self, pairs: impl Iterator<Item = Result<(Vec<u8>, Option<Bytes>), Fault>>) -> Result<(), Fault> {
+    pub fn put_all(&self, pairs: impl Iterator<Item = Result<Put, Fault>>, leases: &[Arc<Lease>]) -> Result<(), Fault> {
         let mark_key = keys::mark();
-        let (mut batch, mut bytes) = (Batch::default(), 0);
-        let mut mark = Batch::default();
+        let (mut batch, mut bytes) = (Vec::new(), 0);
+        let mut mark = Vec::new();
         for pair in pairs {
             let (key, value) = pair?;
             bytes += key.len() + value.as_ref().map_or(0, Bytes::len);
-            let into = if key == mark_key { &mut mark } else { &mut batch };
-            match value {
-                Some(value) => into.insert(key, &value[..]),
-                None => into.remove(key),
+            if key == mark_key {
+                mark.push((key, value));
+            } else {
+                batch.push((key, value));
             }
             if bytes >= BATCH_BYTES {
-                self.db.apply_batch(std::mem::take(&mut batch)).map_err(sled_fault)?;
+                self.put(std::mem::take(&mut batch), leases)?;
                 bytes = 0;
             }
         }
-        self.db.apply_batch(batch).map_err(sled_fault)?;
-        self.db.apply_batch(mark).map_err(sled_fault)
+        self.put(batch, leases)?;
+        self.put(mark, leases)
+    }
+
+    /// One batch, between two pieces of every freeze that is being read.
+    fn put(&self, pairs: Vec<Put>, leases: &[Arc<Lease>]) -> Result<(), Fault> {
+        let mut paused: Vec<_> = leases.iter().map(|lease| lease.pause()).collect();
+        for passage in &mut paused {
+            passage.keep(self, pairs.iter().map(|(key, _)| key.as_slice()))?;
+        }
+        let mut batch = Batch::default();
+        for (key, value) in pairs {
+            match value {
+                Some(value) => batch.insert(key, &value[..]),
+                None => batch.remove(key),
+            }
+        }
+        self.db.apply_batch(batch).map_err(sled_fault)
     }
 
     /// Sled's own flush hands its bytes to the system; the sync of its file makes them last.
@@ -179,12 +203,24 @@ impl Base {
         sync().map_err(|error| Fault(format!("sync sled's file: {error}")))
     }
 
-    /// Every pair in key order. Sees puts that happen meanwhile.
-    pub fn pairs(&self) -> impl Iterator<Item = Result<(Vec<u8>, Bytes), Fault>> + Send + use<> {
-        self.db.iter().map(|pair| match pair {
-            Ok((key, value)) => Ok((key.to_vec(), Bytes::copy_from_slice(&value))),
-            Err(error) => Err(sled_fault(error)),
-        })
+    /// The pairs behind `after`, about `bytes_max` of them, and the last key when there are more.
+    pub fn piece_after(&self, after: Option<&[u8]>, bytes_max: usize) -> Result<(Changed, Option<Vec<u8>>), Fault> {
+        let (mut piece, mut bytes) = (Changed::new(), 0);
+        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+        for pair in self.db.range::<&[u8], _>((from, Bound::Unbounded)) {
+            let (key, value) = pair.map_err(sled_fault)?;
+            bytes += key.len() + value.len();
+            piece.insert(key.to_vec(), Some(Bytes::copy_from_slice(&value)));
+            if bytes >= bytes_max {
+                return Ok((piece, Some(key.to_vec())));
+            }
+        }
+        Ok((piece, None))
+    }
+
+    /// Where the undo area of a freeze may lie.
+    pub fn undo_path(&self, freeze: u64) -> PathBuf {
+        self.place.path.join(format!("{}{freeze}", undo::PREFIX))
     }
 
     /// Whether the files go with the last handle.

@@ -2,11 +2,13 @@
 //! Never: gives up a layer that sled does not have yet. A disk that is full now may have room later.
 
 use std::io;
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, PoisonError, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use super::{FLUSH_BYTES, Shared};
+use super::Shared;
+use super::base::Base;
+use super::moment::Lease;
 use crate::machine::refusal::Fault;
 use crate::storage::contained::contain;
 use crate::storage::kv::Changed;
@@ -24,9 +26,10 @@ fn run(shared: &Shared) {
         let flushed = flush(shared);
         report(shared, &flushed);
         if closing {
-            // Two layers can be waiting: one that failed before, and the active one.
-            if flushed.is_ok() {
-                report(shared, &flush(shared));
+            let mut flushed = flushed;
+            while matches!(flushed, Ok(true)) {
+                flushed = flush(shared);
+                report(shared, &flushed);
             }
             return;
         }
@@ -36,43 +39,53 @@ fn run(shared: &Shared) {
 /// Waits for the clock, for a large layer, or for the end; true at the end.
 fn await_work(shared: &Shared) -> bool {
     let idle = |control: &mut super::Control| {
-        let large = control.active_bytes >= FLUSH_BYTES;
-        let may_move = control.leases == 0 && control.failing.is_none();
-        !(control.closing || large && may_move)
+        let much = control.active_bytes >= shared.bounds.flush_bytes || control.sealed_bytes > 0;
+        !(control.closing || much && control.failing.is_none())
     };
     let waited = shared.wake.wait_timeout_while(shared.control(), FLUSH_INTERVAL, idle);
     let (control, _) = waited.unwrap_or_else(PoisonError::into_inner);
     control.closing
 }
 
-/// Moves one layer into sled, if there is one that may move.
-pub fn flush(shared: &Shared) -> Result<(), Fault> {
+/// Moves the oldest layer into sled; false when there is none.
+pub fn flush(shared: &Shared) -> Result<bool, Fault> {
     let _turn = shared.turn();
-    let Some(layer) = next_layer(shared) else { return Ok(()) };
-    let base = Arc::clone(&shared.layers().base);
+    let Some(Flush { layer, base, leases }) = next(shared) else { return Ok(false) };
     // Sled asserts where it should answer; the layer is still here, so its panic is one more failed try.
-    contain(|| base.flush(&layer)).unwrap_or_else(|| Err(Fault("sled panicked during a flush".to_owned())))?;
-    shared.layers_mut().frozen = None;
-    Ok(())
+    contain(|| base.flush(&layer, &leases)).unwrap_or_else(|| Err(Fault("sled panicked during a flush".to_owned())))?;
+    let mut control = shared.control();
+    if let Some(done) = shared.layers_mut().sealed.pop_front() {
+        control.sealed_bytes -= done.bytes;
+    }
+    shared.room.notify_all();
+    Ok(true)
 }
 
-/// The layer that failed last time, or the active one, which from here on is frozen.
-fn next_layer(shared: &Shared) -> Option<Arc<Changed>> {
+struct Flush {
+    layer: Arc<Changed>,
+    base: Arc<Base>,
+    /// The freezes for which this layer comes too late. One that is taken from now on has this layer in it.
+    leases: Vec<Arc<Lease>>,
+}
+
+/// The layer that waits longest, else the active one, which is sealed for it.
+fn next(shared: &Shared) -> Option<Flush> {
     let mut control = shared.control();
     let mut layers = shared.layers_mut();
-    if layers.frozen.is_none() && control.leases == 0 && !layers.active.is_empty() {
-        layers.frozen = Some(Arc::new(std::mem::take(&mut layers.active)));
-        control.active_bytes = 0;
-        shared.room.notify_all();
+    if layers.sealed.is_empty() {
+        layers.seal(&mut control);
     }
-    layers.frozen.clone()
+    let layer = Arc::clone(&layers.sealed.front()?.changed);
+    let live = layers.leases.iter().filter_map(Weak::upgrade);
+    let leases = live.filter(|lease| !lease.covers(&layer)).collect();
+    Some(Flush { layer, base: Arc::clone(&layers.base), leases })
 }
 
 /// Remembers how the flush went. A failure is logged when it begins, its end when it ends.
-fn report(shared: &Shared, flushed: &Result<(), Fault>) {
+fn report(shared: &Shared, flushed: &Result<bool, Fault>) {
     let mut control = shared.control();
     match flushed {
-        Ok(()) => {
+        Ok(_) => {
             if control.failing.take().is_some() {
                 tracing::info!("the state is written down again");
             }
