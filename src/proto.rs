@@ -30,3 +30,8 @@ pub mod admin {
         tonic::include_proto!("session_manager.admin.v1");
     }
 }
+
+/// Not ours: what `bench` asks of etcd.
+pub mod etcd {
+    tonic::include_proto!("etcdserverpb");
+}

@@ -15,6 +15,14 @@ impl Timings {
         self.taken.push(taken);
     }
 
+    pub fn len(&self) -> usize {
+        self.taken.len()
+    }
+
+    pub fn join(&mut self, other: Timings) {
+        self.taken.extend(other.taken);
+    }
+
     pub fn median(&self) -> Duration {
         self.at(0.5)
     }

@@ -9,7 +9,8 @@ use serde_json::{Value, json};
 
 use super::figures::{Growth, TABLE_HEAD, Timings};
 use super::http::Caller;
-use super::load::{build_sessions, build_transcript, cursor_after, progress, progress_done};
+use super::load::{build_sessions, build_transcript, cursor_after};
+use super::progress::{progress, progress_done};
 use crate::cli::{EXIT_REFUSED, EXIT_UNUSABLE, fail};
 use crate::node::{Node, NodeSettings};
 
@@ -97,8 +98,8 @@ async fn measure(size: Size, rounds: usize) -> Result<Vec<Growth>, String> {
     let mut pages = list_pages();
     pages.extend(messages_pages(&small, &large, size.entries).await?);
 
-    let mut ask_small = Caller::connect(small.address).await?;
-    let mut ask_large = Caller::connect(large.address).await?;
+    let mut ask_small = Caller::connect(&small.address.to_string()).await?;
+    let mut ask_large = Caller::connect(&large.address.to_string()).await?;
     for round in 0..WARM_UP_ROUNDS + rounds {
         progress(&format!("round {round} of {}", WARM_UP_ROUNDS + rounds));
         for page in &mut pages {

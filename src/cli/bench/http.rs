@@ -1,7 +1,5 @@
 //! Owns: one keep-alive connection to a node's HTTP door, one call at a time.
 
-use std::net::SocketAddr;
-
 use axum::body::{Body, to_bytes};
 use axum::http::Request;
 use axum::http::header::{CONTENT_TYPE, HOST};
@@ -16,24 +14,25 @@ const RESPONSE_BYTES_MAX: usize = 64 << 20;
 
 pub struct Caller {
     connection: SendRequest<Body>,
-    node: SocketAddr,
+    node: String,
 }
 
 impl Caller {
-    pub async fn connect(node: SocketAddr) -> Result<Caller, String> {
+    /// `node` is `host:port`.
+    pub async fn connect(node: &str) -> Result<Caller, String> {
         let stream = TcpStream::connect(node).await.map_err(|error| format!("{node}: {error}"))?;
         stream.set_nodelay(true).map_err(|error| format!("{node}: {error}"))?;
         let (connection, driver) = handshake(TokioIo::new(stream)).await.map_err(|error| format!("{node}: {error}"))?;
         // The connection ends when the caller is dropped; an error shows in the call it breaks.
         tokio::spawn(driver);
-        Ok(Caller { connection, node })
+        Ok(Caller { connection, node: node.to_owned() })
     }
 
     /// The response's bytes, unparsed: what a figure measures is the node, not this program's JSON reader.
     pub async fn call(&mut self, function: &str, body: String) -> Result<Bytes, String> {
         let failed = |why: String| format!("{function}: {why}");
         let request = Request::post(format!("/v1/call/{function}"))
-            .header(HOST, self.node.to_string())
+            .header(HOST, &self.node)
             .header(CONTENT_TYPE, "application/json")
             .body(Body::from(body))
             .map_err(|error| failed(error.to_string()))?;

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
 use super::http::Caller;
+use super::progress::progress;
 
 /// Enough callers for one fsync to serve many of them.
 const CALLERS: usize = 128;
@@ -39,7 +40,7 @@ pub async fn build_sessions(node: SocketAddr, count: usize) -> Result<(), String
     for _ in 0..CALLERS.min(count) {
         let next = next.clone();
         callers.spawn(async move {
-            let mut caller = Caller::connect(node).await?;
+            let mut caller = Caller::connect(&node.to_string()).await?;
             loop {
                 let nth = next.fetch_add(1, Ordering::Relaxed);
                 if nth >= count {
@@ -71,7 +72,7 @@ async fn build_session(caller: &mut Caller, nth: usize) -> Result<(), String> {
 
 /// A session whose transcript has `count` messages.
 pub async fn build_transcript(node: SocketAddr, count: usize) -> Result<String, String> {
-    let mut caller = Caller::connect(node).await?;
+    let mut caller = Caller::connect(&node.to_string()).await?;
     let transcript = json!({ "title": "Transcript" });
     let created: Created = caller.ask("session::create", transcript.to_string()).await?;
     let mut built = 0;
@@ -93,7 +94,7 @@ fn message(nth: usize) -> Value {
 
 /// The cursor after the first `entries` messages of a transcript; `None` at its beginning.
 pub async fn cursor_after(node: SocketAddr, session_id: &str, entries: usize) -> Result<Option<String>, String> {
-    let mut caller = Caller::connect(node).await?;
+    let mut caller = Caller::connect(&node.to_string()).await?;
     let mut cursor = None;
     let mut passed = 0;
     while passed < entries {
@@ -104,13 +105,4 @@ pub async fn cursor_after(node: SocketAddr, session_id: &str, entries: usize) ->
         passed += limit;
     }
     Ok(cursor)
-}
-
-/// One line that overwrites itself, on stderr.
-pub fn progress(line: &str) {
-    eprint!("\r\x1b[2K{line}");
-}
-
-pub fn progress_done() {
-    eprint!("\r\x1b[2K");
 }

@@ -1,37 +1,79 @@
 //! `session-manager bench`: figures against goals, measured through public doors.
 //!
-//! Owns: one file per figure, the HTTP caller and the statistics they share. Never: a shortcut past the doors.
+//! Owns: one file per figure, and what they share: clients (`bus`, `http`), what is measured (`nodes`, `etcd`, `systems`), when
+//! it counts (`window`), what it costs (`footprint`) and how it is told (`report`). Never: a shortcut past the doors.
 
+mod append;
+mod args;
+mod bus;
+mod etcd;
 mod figures;
+mod footprint;
 mod growth;
 mod http;
 mod load;
+mod messages;
+mod nodes;
+mod progress;
+mod report;
+mod streaming;
+mod systems;
+mod window;
+mod words;
 
+use std::path::Path;
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
 
-use super::{EXIT_UNUSABLE, fail};
+use self::append::AppendArgs;
+use self::args::LoadArgs;
+use self::messages::MessagesArgs;
+use self::progress::progress_done;
+use self::report::Report;
+use self::streaming::StreamingArgs;
+use self::systems::Systems;
+use super::serve::wait_for_signal;
+use super::{EXIT_REFUSED, EXIT_UNUSABLE, fail};
 use crate::observe::{LogFormat, start_logging};
 
 const EXAMPLES: &str = "\
 Examples:
-  session-manager bench growth
+  session-manager bench append
+  session-manager bench append --clients 32 --seconds 10 --json -
+  session-manager bench append --with-etcd
+  session-manager bench messages --with-etcd
+  session-manager bench streaming
   session-manager bench growth --json > growth.json
 
-Use a release build, and a machine that does nothing else.";
+Without --node it starts three nodes of this program in a temporary directory and ends them afterwards. Exits 1 when a
+goal is missed, 2 when nothing could be measured. Use a release build, and a machine that does nothing else.";
 
-/// Measure a figure against its goal
+/// Measure figures against their goals
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct BenchArgs {
     #[command(subcommand)]
-    figure: Figure,
+    figure: Measured,
 }
 
 #[derive(Debug, Subcommand)]
-enum Figure {
+enum Measured {
+    Append(AppendArgs),
+    Messages(MessagesArgs),
+    Streaming(StreamingArgs),
     Growth(growth::GrowthArgs),
+}
+
+impl Measured {
+    fn load(&self) -> Option<&LoadArgs> {
+        match self {
+            Measured::Append(args) => Some(&args.load),
+            Measured::Messages(args) => Some(&args.load),
+            Measured::Streaming(args) => Some(&args.load),
+            Measured::Growth(_) => None,
+        }
+    }
 }
 
 pub fn run(args: BenchArgs) -> ExitCode {
@@ -42,7 +84,51 @@ pub fn run(args: BenchArgs) -> ExitCode {
         Ok(runtime) => runtime,
         Err(error) => return fail(EXIT_UNUSABLE, error),
     };
-    match args.figure {
-        Figure::Growth(args) => runtime.block_on(growth::run(args)),
+    runtime.block_on(async {
+        match args.figure {
+            Measured::Growth(args) => growth::run(args).await,
+            figure => under_load(figure).await,
+        }
+    })
+}
+
+async fn under_load(figure: Measured) -> ExitCode {
+    let Some(load) = figure.load().cloned() else { return ExitCode::from(EXIT_UNUSABLE) };
+    // An interrupted run ends here, and takes what it started with it.
+    let measured = tokio::select! {
+        measured = measure(&figure, load.clone()) => measured,
+        () = wait_for_signal() => Err("interrupted".to_owned()),
+    };
+    progress_done();
+    match measured.and_then(|report| tell(&report, &load).map(|()| report)) {
+        Ok(report) if report.pass() => ExitCode::SUCCESS,
+        Ok(_) => ExitCode::from(EXIT_REFUSED),
+        Err(why) => fail(EXIT_UNUSABLE, why),
     }
+}
+
+async fn measure(figure: &Measured, load: LoadArgs) -> Result<Report, String> {
+    let systems = Systems::start(load).await?;
+    let report = match figure {
+        Measured::Append(args) => append::run(args, &systems).await,
+        Measured::Messages(args) => messages::run(args, &systems).await,
+        Measured::Streaming(args) => streaming::run(args, &systems).await,
+        Measured::Growth(_) => Err("growth runs no load".to_owned()),
+    };
+    systems.stop().await;
+    report
+}
+
+/// The table on stdout, or JSON there, or both in their places.
+fn tell(report: &Report, load: &LoadArgs) -> Result<(), String> {
+    let json = format!("{:#}", report.json());
+    match load.json.as_deref() {
+        Some(path) if path == Path::new("-") => println!("{json}"),
+        Some(path) => {
+            print!("{}", report.table());
+            std::fs::write(path, json + "\n").map_err(|error| format!("{}: {error}", path.display()))?;
+        }
+        None => print!("{}", report.table()),
+    }
+    Ok(())
 }

@@ -1,9 +1,9 @@
 //! Owns: `session-manager dev`: a cluster of real processes on this machine, from start to stop.
 //! Never: anything a node could do better; the children are the same program, reached through its doors.
 
-mod child;
-mod form;
-mod plan;
+pub mod child;
+pub mod form;
+pub mod plan;
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -134,7 +134,7 @@ fn introduce(seat: &Seat, pid: u32, as_json: bool) {
 }
 
 /// Lets every node close its store; whoever takes too long is killed.
-async fn stop(mut children: Vec<Child>) {
+pub async fn stop(mut children: Vec<Child>) {
     for child in &mut children {
         child.ask_to_end();
     }
