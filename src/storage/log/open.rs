@@ -207,6 +207,11 @@ impl Recovery<'_> {
             let why = Unreadable(format!("{why}, and a good frame follows at byte {good}"));
             return Err(damaged(path, offset, why));
         }
+        // A disk that misread once may read it right the next time, and what it misread may have been durable.
+        let again = read_whole(self.disk, path).map_err(disk_error(format_args!("reading {}", path.display())))?;
+        if again.as_deref() != Some(file) {
+            return Err(damaged(path, offset, Unreadable(format!("{why}, and reading it again gave other bytes"))));
+        }
         let bytes = file.len() - offset;
         warn!(file = %path.display(), offset, bytes, %why, "log: cutting off a write that a crash cut short");
         let doing = || format!("cutting {} at byte {offset}", path.display());

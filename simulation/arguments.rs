@@ -1,0 +1,107 @@
+//! Owns: what the command line asks for.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::scenario::{self, Scenario};
+
+pub const USAGE: &str = "\
+Usage: cargo sim -- [--seeds A..B] [--scenario NAME] [--minutes M] [--jobs N]
+       cargo sim -- --seed N [--scenario NAME] [--trace FILE]
+
+  --seeds A..B     run these seeds (B is not among them), one process each
+  --minutes M      run seeds from A (or 1) on until M minutes have passed
+  --jobs N         processes at a time; the number of processors when left out
+  --scenario NAME  calm, partitions, crashes, disk, membership, skew, everything; all in turn when left out
+  --seed N         run one seed in this process and print what came of it
+  --trace FILE     write the timeline of that seed to a file
+";
+
+pub enum Wanted {
+    One { seed: u64, scenario: &'static Scenario, trace: Option<PathBuf>, quiet: bool },
+    Many(Campaign),
+    ShortSet,
+    Nothing(String),
+}
+
+/// Many seeds.
+#[derive(Debug, Clone)]
+pub struct Campaign {
+    pub first: u64,
+    /// The first one that is not run; none: until the time is over.
+    pub end: Option<u64>,
+    pub scenario: Option<&'static Scenario>,
+    pub within: Option<Duration>,
+    pub jobs: usize,
+}
+
+impl Campaign {
+    pub fn scenario_of(&self, seed: u64) -> &'static Scenario {
+        self.scenario.unwrap_or_else(|| scenario_of(seed))
+    }
+}
+
+/// Without a choice, seeds take the scenarios in turn.
+fn scenario_of(seed: u64) -> &'static Scenario {
+    &scenario::ALL[(seed % scenario::ALL.len() as u64) as usize]
+}
+
+pub fn read(arguments: &[String]) -> Result<Wanted, String> {
+    let mut seeds = None;
+    let (mut seed, mut minutes, mut jobs, mut chosen, mut trace, mut quiet) = (None, None, None, None, None, false);
+    let mut rest = arguments.iter();
+    while let Some(argument) = rest.next() {
+        let mut value = || rest.next().ok_or_else(|| format!("{argument} wants a value"));
+        match argument.as_str() {
+            // What `cargo test` hands to every test program, and the separator of `cargo sim -- …`.
+            "--" | "--quiet" | "-q" | "--nocapture" | "--no-capture" => {}
+            "--seeds" => seeds = Some(range(value()?)?),
+            "--seed" => seed = Some(number(argument, value()?)?),
+            "--minutes" => minutes = Some(number(argument, value()?)?),
+            "--jobs" => jobs = Some(number(argument, value()?)?),
+            "--trace" => trace = Some(PathBuf::from(value()?)),
+            "--report" => quiet = true,
+            "--scenario" => {
+                let name = value()?;
+                let found = scenario::named(name);
+                chosen = Some(found.ok_or_else(|| format!("--scenario: there is no scenario {name:?}"))?);
+            }
+            word if !word.starts_with('-') && !"simulation".contains(word) => {
+                return Ok(Wanted::Nothing(format!("no simulation is named {word:?}")));
+            }
+            word if !word.starts_with('-') => {}
+            other => return Err(format!("{other} is no option")),
+        }
+    }
+    if let Some(seed) = seed {
+        let scenario = chosen.unwrap_or_else(|| scenario_of(seed));
+        return Ok(Wanted::One { seed, scenario, trace, quiet });
+    }
+    if seeds.is_none() && minutes.is_none() && chosen.is_none() {
+        return Ok(Wanted::ShortSet);
+    }
+    let (first, end) = seeds.unwrap_or((1, None));
+    let end = end.or(if minutes.is_none() { Some(first + 50) } else { None });
+    let jobs = jobs.map_or_else(processors, |jobs| jobs.max(1) as usize);
+    let within = minutes.map(|minutes| Duration::from_secs(60 * minutes));
+    Ok(Wanted::Many(Campaign { first, end, scenario: chosen, within, jobs }))
+}
+
+pub fn processors() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
+fn number(name: &str, text: &str) -> Result<u64, String> {
+    text.parse().map_err(|_| format!("{name}: {text:?} is no number"))
+}
+
+fn range(text: &str) -> Result<(u64, Option<u64>), String> {
+    let wrong = || format!("--seeds: {text:?} is no range: write 1..100");
+    let (first, end) = text.split_once("..").ok_or_else(wrong)?;
+    let first = first.parse().map_err(|_| wrong())?;
+    let end = if end.is_empty() { None } else { Some(end.parse().map_err(|_| wrong())?) };
+    match end {
+        Some(end) if end <= first => Err(wrong()),
+        end => Ok((first, end)),
+    }
+}

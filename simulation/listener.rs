@@ -1,0 +1,172 @@
+//! Owns: a subscriber on the bus: bound to every event, moved from node to node by the network and by its own will, resuming
+//! where it stopped. Never: check what it hears; the oracles do.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::{SinkExt, StreamExt};
+use serde_json::{Value, json};
+use tokio::time::{Instant, interval, timeout};
+use tokio_tungstenite::WebSocketStream;
+use tokio_tungstenite::tungstenite::Message;
+use turmoil::net::TcpStream;
+
+use crate::determinism::Chance;
+use crate::history::Place;
+use crate::host::CLIENT_PORT;
+use crate::recorder::Recorder;
+use crate::workload::Common;
+
+/// How long connecting and binding may take.
+const BIND_MAX: Duration = Duration::from_secs(2);
+const PING_EVERY: Duration = Duration::from_millis(250);
+/// Silence for this long means that the node is gone or cut off.
+const SILENCE_MAX: Duration = Duration::from_millis(1_500);
+
+pub struct Listener {
+    pub id: usize,
+    /// By node, from 1 on.
+    pub hosts: Vec<IpAddr>,
+    pub recorder: Recorder,
+    pub common: Arc<Common>,
+    pub chance: Chance,
+    /// The last event heard, as the node spells its position.
+    pub after: Option<(String, Place)>,
+}
+
+type Socket = WebSocketStream<TcpStream>;
+
+impl Listener {
+    /// Listens until the clients have stopped and nothing has come for a while.
+    pub async fn run(mut self) {
+        loop {
+            let node = self.chance.below(self.hosts.len()) as u64 + 1;
+            match timeout(BIND_MAX, self.bind(node)).await {
+                Ok(Ok((socket, subscription))) => self.listen(socket, subscription).await,
+                Ok(Err(why)) => self.say(&format!("node {node} does not bind: {why}")),
+                Err(_) => self.say(&format!("node {node} does not bind in time")),
+            }
+            tokio::time::sleep(self.chance.millis(10, 200)).await;
+        }
+    }
+
+    fn say(&self, words: &str) {
+        self.recorder.say(&format!("listener {}", self.id), words);
+    }
+
+    async fn bind(&mut self, node: u64) -> Result<(Socket, usize), String> {
+        let host = self.hosts[node as usize - 1];
+        let stream = TcpStream::connect(SocketAddr::new(host, CLIENT_PORT)).await.map_err(|error| error.to_string())?;
+        let shaken = tokio_tungstenite::client_async("ws://simulation/", stream).await;
+        let (mut socket, _) = shaken.map_err(|error| error.to_string())?;
+        expect(&mut socket, "workerregistered").await?;
+        send(&mut socket, json!({ "type": "registerfunction", "id": "listener::hear" })).await?;
+        let metadata = match &self.after {
+            Some((position, _)) => json!({ "session-manager": { "after": position } }),
+            None => json!({}),
+        };
+        let binding = json!({
+            "type": "registertrigger", "id": format!("listener-{}", self.id), "trigger_type": "session::store::events",
+            "function_id": "listener::hear", "config": {}, "metadata": metadata,
+        });
+        send(&mut socket, binding).await?;
+        // What the binding missed may come before the answer to it.
+        let mut early = Vec::new();
+        let told = loop {
+            let frame = next(&mut socket).await?;
+            if frame["type"] == "triggerregistrationresult" {
+                break frame;
+            }
+            early.push(frame);
+        };
+        if let Some(error) = told.get("error").filter(|error| !error.is_null()) {
+            // The node cannot go back that far: begin anew.
+            self.after = None;
+            return Err(error.to_string());
+        }
+        let subscription = self.recorder.bound(self.id, node, self.after.as_ref().map(|(_, place)| *place));
+        for frame in early {
+            self.hear(subscription, &frame)?;
+        }
+        Ok((socket, subscription))
+    }
+
+    async fn listen(&mut self, mut socket: Socket, subscription: usize) {
+        let mut ping = interval(PING_EVERY);
+        let mut heard = Instant::now();
+        let leave_at = Instant::now() + self.chance.millis(1_000, 8_000);
+        let why = loop {
+            tokio::select! {
+                message = socket.next() => match message {
+                    Some(Ok(Message::Text(text))) => {
+                        heard = Instant::now();
+                        let read = serde_json::from_str(&text).map_err(|error| error.to_string());
+                        if let Err(why) = read.and_then(|frame| self.hear(subscription, &frame)) {
+                            break why;
+                        }
+                    }
+                    Some(Ok(_)) => heard = Instant::now(),
+                    Some(Err(error)) => break error.to_string(),
+                    None => break "the node closed the connection".to_owned(),
+                },
+                _tick = ping.tick() => {
+                    if heard.elapsed() > SILENCE_MAX {
+                        break "silence".to_owned();
+                    }
+                    if Instant::now() > leave_at && !self.common.stops() {
+                        break "moving on".to_owned();
+                    }
+                    if let Err(error) = socket.send(Message::Ping(Vec::new().into())).await {
+                        break error.to_string();
+                    }
+                }
+            }
+        };
+        self.recorder.unbound(subscription, &why);
+    }
+
+    fn hear(&mut self, subscription: usize, frame: &Value) -> Result<(), String> {
+        if frame["type"] != "invokefunction" {
+            return Ok(());
+        }
+        let ours = &frame["metadata"]["session-manager"];
+        let position = ours["position"].as_str().ok_or_else(|| format!("no position in {frame}"))?.to_owned();
+        let place = place(&position).ok_or_else(|| format!("an unreadable position in {frame}"))?;
+        let seq = ours["seq"].as_u64().ok_or_else(|| format!("no seq in {frame}"))?;
+        let payload = frame["data"]["payload"].clone();
+        let kind = frame["data"]["trigger_type"].as_str().unwrap_or_default().to_owned();
+        let session_id = payload["session_id"].as_str().unwrap_or_default().to_owned();
+        self.recorder.heard(subscription, place, seq, kind, session_id, payload);
+        self.after = Some((position, place));
+        Ok(())
+    }
+}
+
+/// `<cluster>.<group>.<index>.<ordinal>`.
+fn place(position: &str) -> Option<Place> {
+    let mut fields = position.rsplit('.');
+    let ordinal = fields.next()?.parse().ok()?;
+    let index = fields.next()?.parse().ok()?;
+    Some(Place { index, ordinal })
+}
+
+async fn send(socket: &mut Socket, frame: Value) -> Result<(), String> {
+    socket.send(Message::Text(frame.to_string().into())).await.map_err(|error| error.to_string())
+}
+
+async fn next(socket: &mut Socket) -> Result<Value, String> {
+    loop {
+        match socket.next().await {
+            Some(Ok(Message::Text(text))) => return serde_json::from_str(&text).map_err(|error| error.to_string()),
+            Some(Ok(_)) => {}
+            Some(Err(error)) => return Err(error.to_string()),
+            None => return Err("closed".to_owned()),
+        }
+    }
+}
+
+async fn expect(socket: &mut Socket, kind: &str) -> Result<Value, String> {
+    let frame = next(socket).await?;
+    if frame["type"] == kind { Ok(frame) } else { Err(format!("{frame} instead of {kind}")) }
+}

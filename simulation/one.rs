@@ -1,0 +1,97 @@
+//! Owns: one seed in this process: runs it, says what came of it to a person or, in one line of JSON, to the runner.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+use std::process::ExitCode;
+
+use serde::{Deserialize, Serialize};
+use xxhash_rust::xxh3::xxh3_128;
+
+use crate::scenario::Scenario;
+use crate::world::{self, Report};
+
+/// How much of the timeline a failure prints.
+const LAST_EVENTS: usize = 60;
+/// A line of the timeline that names bodies can be long.
+const LINE_CHARS: usize = 220;
+
+/// What came of a seed, as one line for the runner.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Verdict {
+    pub seed: u64,
+    pub scenario: String,
+    pub violations: Vec<String>,
+    pub nodes: u64,
+    pub simulated_ms: u64,
+    pub operations: usize,
+    pub acknowledged: usize,
+    pub elections: usize,
+    pub events: usize,
+    pub faults: BTreeMap<String, u64>,
+    /// The hash of the timeline: equal for equal runs.
+    pub digest: String,
+}
+
+impl Verdict {
+    fn new(seed: u64, scenario: &Scenario, report: &Report) -> Verdict {
+        let mut faults = BTreeMap::new();
+        for fault in &report.history.faults {
+            *faults.entry(fault.kind.to_owned()).or_default() += 1;
+        }
+        Verdict {
+            seed,
+            scenario: scenario.name.to_owned(),
+            violations: report.violations.clone(),
+            nodes: report.nodes,
+            simulated_ms: report.simulated.as_millis() as u64,
+            operations: report.history.operations.len(),
+            acknowledged: report.history.acknowledged(),
+            elections: report.history.elections(),
+            events: report.history.deliveries.len(),
+            faults,
+            digest: format!("{:032x}", xxh3_128(report.timeline.join("\n").as_bytes())),
+        }
+    }
+}
+
+pub fn replay(seed: u64, scenario: &str) -> String {
+    format!("cargo sim -- --seed {seed} --scenario {scenario} --trace trace.txt")
+}
+
+/// Runs one seed. `quiet`: the runner reads.
+pub fn run(seed: u64, scenario: &'static Scenario, trace: Option<&Path>, quiet: bool) -> ExitCode {
+    if let Ok(filter) = std::env::var("RUST_LOG") {
+        let format = tracing_subscriber::fmt().with_env_filter(filter).without_time().with_ansi(false);
+        format.with_writer(std::io::stderr).init();
+    }
+    let report = world::run(seed, scenario);
+    if let Some(path) = trace
+        && let Err(error) = fs::write(path, report.timeline.join("\n") + "\n")
+    {
+        eprintln!("{}: {error}", path.display());
+    }
+    let verdict = Verdict::new(seed, scenario, &report);
+    if quiet {
+        println!("{}", serde_json::to_string(&verdict).unwrap_or_default());
+    } else {
+        println!("{verdict:#?}");
+    }
+    if report.violations.is_empty() {
+        return ExitCode::SUCCESS;
+    }
+    explain(&verdict, &report);
+    ExitCode::FAILURE
+}
+
+fn explain(verdict: &Verdict, report: &Report) {
+    eprintln!("\nseed {} of {} breaks a law. The last events before:", verdict.seed, verdict.scenario);
+    let first = report.timeline.len().saturating_sub(LAST_EVENTS);
+    for line in &report.timeline[first..] {
+        eprintln!("  {}", line.chars().take(LINE_CHARS).collect::<String>());
+    }
+    for violation in verdict.violations.iter().take(10) {
+        eprintln!("VIOLATION  {violation}");
+    }
+    eprintln!("replay     {}\n", replay(verdict.seed, &verdict.scenario));
+}

@@ -1,0 +1,178 @@
+//! Owns: writing the history of a run down as it happens, and the same as a timeline that a person can read.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use serde_json::Value;
+use session_manager::storage::log::record::{Entry, LogId, Payload};
+
+use crate::determinism;
+use crate::history::{
+    Applied, Delivery, Fault, History, Life, LifeEvent, Moment, Operation, Outcome, Place, Sample, Subscription,
+};
+
+/// Shared by everything that takes part in a run.
+#[derive(Clone, Default)]
+pub struct Recorder(Arc<Mutex<Recorded>>);
+
+#[derive(Default)]
+struct Recorded {
+    history: History,
+    order: u64,
+    /// The timeline, one line per thing that happened.
+    timeline: Vec<String>,
+}
+
+impl Recorded {
+    fn moment(&mut self) -> Moment {
+        self.order += 1;
+        Moment { order: self.order, at_ms: determinism::now().as_millis() as u64 }
+    }
+
+    fn say(&mut self, who: &str, words: &str) {
+        let at_ms = determinism::now().as_millis();
+        self.timeline.push(format!("{at_ms:>6} ms  {who:<12} {words}"));
+    }
+}
+
+impl Recorder {
+    fn lock(&self) -> MutexGuard<'_, Recorded> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Only for the timeline.
+    pub fn say(&self, who: &str, words: &str) {
+        self.lock().say(who, words);
+    }
+
+    pub fn called(
+        &self,
+        client: usize,
+        node: u64,
+        function: &'static str,
+        request: &Value,
+        repeats: Option<usize>,
+    ) -> usize {
+        let mut recorded = self.lock();
+        let (id, called) = (recorded.history.operations.len(), recorded.moment());
+        let again = repeats.map(|first| format!(" (again, as #{first})")).unwrap_or_default();
+        recorded.say(&format!("client {client}"), &format!("#{id}{again} → node {node} {function} {request}"));
+        recorded.history.operations.push(Operation {
+            id,
+            client,
+            node,
+            function,
+            request: request.clone(),
+            repeats,
+            called,
+            returned: None,
+            outcome: Outcome::Unknown("the run ended before the answer".to_owned()),
+        });
+        id
+    }
+
+    pub fn returned(&self, id: usize, outcome: &Outcome) {
+        let mut recorded = self.lock();
+        let returned = recorded.moment();
+        let words = match outcome {
+            Outcome::Answered(answer) => format!("#{id} ← {answer}"),
+            Outcome::Refused { code, message } => format!("#{id} ← refused, {code}: {message}"),
+            Outcome::Unavailable(why) => format!("#{id} ← not done: {why}"),
+            Outcome::Unknown(why) => format!("#{id} ← unknown: {why}"),
+        };
+        let client = recorded.history.operations[id].client;
+        recorded.say(&format!("client {client}"), &words);
+        let operation = &mut recorded.history.operations[id];
+        operation.returned = Some(returned);
+        operation.outcome = outcome.clone();
+    }
+
+    pub fn bound(&self, subscriber: usize, node: u64, after: Option<Place>) -> usize {
+        let mut recorded = self.lock();
+        let (id, bound) = (recorded.history.subscriptions.len(), recorded.moment());
+        recorded.say(&format!("listener {subscriber}"), &format!("bound ~{id} on node {node} after {after:?}"));
+        recorded.history.subscriptions.push(Subscription { id, subscriber, node, after, bound, ended: None });
+        id
+    }
+
+    pub fn unbound(&self, subscription: usize, why: &str) {
+        let mut recorded = self.lock();
+        let ended = recorded.moment();
+        let subscriber = recorded.history.subscriptions[subscription].subscriber;
+        recorded.say(&format!("listener {subscriber}"), &format!("~{subscription} ended: {why}"));
+        recorded.history.subscriptions[subscription].ended = Some(ended);
+    }
+
+    pub fn heard(&self, subscription: usize, place: Place, seq: u64, kind: String, session_id: String, payload: Value) {
+        let mut recorded = self.lock();
+        let heard = recorded.moment();
+        let subscriber = recorded.history.subscriptions[subscription].subscriber;
+        let words =
+            format!("~{subscription} {}.{} {kind} {session_id:?} seq {seq} {payload}", place.index, place.ordinal);
+        recorded.say(&format!("listener {subscriber}"), &words);
+        recorded.history.deliveries.push(Delivery { subscription, heard, kind, session_id, seq, place, payload });
+    }
+
+    pub fn applied(&self, node: u64, boot: u32, entries: Vec<Entry>) {
+        let mut recorded = self.lock();
+        for entry in entries {
+            let noticed = recorded.moment();
+            let what = match &entry.payload {
+                Payload::Blank => "a leader's first entry".to_owned(),
+                Payload::Command(order) => order.to_string(),
+                Payload::Membership(membership) => format!("voters {:?}", membership.configs),
+            };
+            recorded.say(&format!("node {node}"), &format!("applied {}: {what}", entry.id));
+            recorded.history.applied.push(Applied { node, boot, noticed, entry });
+        }
+    }
+
+    pub fn sample(&self, node: u64, boot: u32, applied: LogId, state_hash: u128) {
+        let mut recorded = self.lock();
+        let at = recorded.moment();
+        recorded.say(&format!("node {node}"), &format!("state {state_hash:032x} at {applied}"));
+        recorded.history.samples.push(Sample { node, boot, at, applied, state_hash });
+    }
+
+    pub fn fault(&self, kind: &'static str, words: String) {
+        let mut recorded = self.lock();
+        let at = recorded.moment();
+        recorded.say("nemesis", &format!("{kind}: {words}"));
+        recorded.history.faults.push(Fault { at, kind, words });
+    }
+
+    pub fn life(&self, node: u64, boot: u32, what: LifeEvent) {
+        let mut recorded = self.lock();
+        let at = recorded.moment();
+        recorded.say(&format!("node {node}"), &format!("boot {boot}: {what:?}"));
+        recorded.history.lives.push(Life { at, node, boot, what });
+    }
+
+    pub fn healed(&self) {
+        let mut recorded = self.lock();
+        recorded.say("nemesis", "everything is mended");
+        let moment = recorded.moment();
+        recorded.history.healed = Some(moment);
+    }
+
+    pub fn rested(&self) {
+        let mut recorded = self.lock();
+        recorded.say("run", "clients have stopped; the final state is read");
+        let moment = recorded.moment();
+        recorded.history.rested = Some(moment);
+    }
+
+    /// The history so far. What is still under way stays unknown for ever.
+    pub fn history(&self) -> History {
+        let mut recorded = self.lock();
+        let end = recorded.moment();
+        let mut history = recorded.history.clone();
+        for operation in &mut history.operations {
+            operation.returned.get_or_insert(end);
+        }
+        history
+    }
+
+    pub fn timeline(&self) -> Vec<String> {
+        self.lock().timeline.clone()
+    }
+}

@@ -1,0 +1,263 @@
+//! Owns: many seeds: one process each, some at a time, with a line of progress and a table in the end; and the short set of CI
+//! with the proof that a seed decides everything.
+
+use std::collections::BTreeMap;
+use std::io::{IsTerminal, Read, Write};
+use std::process::{Child, Command, ExitCode, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::arguments::{Campaign, processors};
+use crate::one::{Verdict, replay};
+use crate::scenario::{self, Scenario};
+
+/// A seed takes seconds; one that takes this long hangs.
+const SEED_MAX: Duration = Duration::from_secs(600);
+/// Seeds of the short set, per scenario.
+const SHORT_PER_SCENARIO: u64 = 1;
+/// Seeds that are run twice.
+const TWICE: [(u64, &str); 1] = [(7, "everything")];
+const SAY_EVERY: Duration = Duration::from_secs(2);
+
+/// One seed in a process of its own.
+struct Running {
+    seed: u64,
+    scenario: &'static Scenario,
+    child: Child,
+    begun: Instant,
+}
+
+#[derive(Default)]
+struct Tally {
+    /// By scenario: what its seeds added up to.
+    rows: BTreeMap<&'static str, Row>,
+    failed: Vec<(u64, &'static str, String)>,
+}
+
+#[derive(Default)]
+struct Row {
+    seeds: u64,
+    operations: usize,
+    acknowledged: usize,
+    elections: usize,
+    events: usize,
+    faults: BTreeMap<String, u64>,
+    simulated: Duration,
+    cpu: Duration,
+}
+
+impl Row {
+    fn faults(&self) -> u64 {
+        self.faults.values().sum()
+    }
+}
+
+fn start(seed: u64, scenario: &'static Scenario, trace: Option<&std::path::Path>) -> std::io::Result<Running> {
+    let mut command = Command::new(std::env::current_exe()?);
+    command.args(["--seed", &seed.to_string(), "--scenario", scenario.name, "--report"]);
+    if let Some(trace) = trace {
+        command.arg("--trace").arg(trace);
+    }
+    let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
+    Ok(Running { seed, scenario, child, begun: Instant::now() })
+}
+
+impl Running {
+    /// What came of it, once it has ended.
+    fn ended(&mut self) -> Option<Result<Verdict, String>> {
+        match self.child.try_wait() {
+            Ok(None) if self.begun.elapsed() > SEED_MAX => {
+                let _ = self.child.kill();
+                Some(Err(format!("it hangs: no end after {SEED_MAX:?}")))
+            }
+            Ok(None) => None,
+            Ok(Some(status)) => Some(self.read_out(&status.to_string())),
+            Err(error) => Some(Err(error.to_string())),
+        }
+    }
+
+    fn read_out(&mut self, status: &str) -> Result<Verdict, String> {
+        let (mut told, mut words) = (String::new(), String::new());
+        if let Some(out) = &mut self.child.stdout {
+            let _ = out.read_to_string(&mut told);
+        }
+        if let Some(out) = &mut self.child.stderr {
+            let _ = out.read_to_string(&mut words);
+        }
+        let verdict: Result<Verdict, _> = serde_json::from_str(told.trim());
+        match verdict {
+            Ok(verdict) if verdict.violations.is_empty() => Ok(verdict),
+            Ok(_) => Err(words),
+            Err(_) => Err(format!("it ended with {status} and no verdict\n{words}")),
+        }
+    }
+}
+
+/// Runs a campaign to its end.
+pub fn run(campaign: &Campaign) -> ExitCode {
+    let begun = Instant::now();
+    let tally = seeds(campaign, begun);
+    print_table(&tally, begun.elapsed());
+    if tally.failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn seeds(campaign: &Campaign, begun: Instant) -> Tally {
+    let mut tally = Tally::default();
+    let mut running: Vec<Running> = Vec::new();
+    let mut next = campaign.first;
+    let mut said = Instant::now();
+    loop {
+        let over = campaign.end.is_some_and(|end| next >= end)
+            || campaign.within.is_some_and(|within| begun.elapsed() >= within);
+        if !over && running.len() < campaign.jobs {
+            match start(next, campaign.scenario_of(next), None) {
+                Ok(started) => running.push(started),
+                Err(error) => tally.failed.push((next, campaign.scenario_of(next).name, error.to_string())),
+            }
+            next += 1;
+            continue;
+        }
+        if over && running.is_empty() {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+        running.retain_mut(|one| match one.ended() {
+            None => true,
+            Some(told) => {
+                tally.count(one, told);
+                false
+            }
+        });
+        if said.elapsed() >= SAY_EVERY {
+            said = Instant::now();
+            tally.say(begun.elapsed(), false);
+        }
+    }
+    tally.say(begun.elapsed(), true);
+    tally
+}
+
+impl Tally {
+    fn count(&mut self, one: &Running, told: Result<Verdict, String>) {
+        let name = one.scenario.name;
+        let row = self.rows.entry(name).or_default();
+        row.seeds += 1;
+        row.cpu += one.begun.elapsed();
+        match told {
+            Ok(verdict) => {
+                row.operations += verdict.operations;
+                row.acknowledged += verdict.acknowledged;
+                row.elections += verdict.elections;
+                row.events += verdict.events;
+                row.simulated += Duration::from_millis(verdict.simulated_ms);
+                for (kind, count) in verdict.faults {
+                    *row.faults.entry(kind).or_default() += count;
+                }
+            }
+            Err(words) => {
+                eprintln!("\nseed {} of {name} FAILED\n{words}replay     {}", one.seed, replay(one.seed, name));
+                self.failed.push((one.seed, name, words));
+            }
+        }
+    }
+
+    fn say(&self, elapsed: Duration, last: bool) {
+        let sum = |of: fn(&Row) -> u64| self.rows.values().map(of).sum::<u64>();
+        let seeds = sum(|row| row.seeds);
+        let rate = seeds as f64 / elapsed.as_secs_f64().max(0.001);
+        let line = format!(
+            "{seeds} seeds, {rate:.2}/s, {} faults, {} acknowledged writes, {} elections, {} failed",
+            sum(Row::faults),
+            sum(|row| row.acknowledged as u64),
+            sum(|row| row.elections as u64),
+            self.failed.len()
+        );
+        if std::io::stdout().is_terminal() {
+            print!("\r{line}{}", if last { "\n" } else { "" });
+            let _ = std::io::stdout().flush();
+        } else if last {
+            println!("{line}");
+        }
+    }
+}
+
+fn print_table(tally: &Tally, elapsed: Duration) {
+    println!(
+        "\n{:<12} {:>6} {:>8} {:>10} {:>12} {:>9} {:>8} {:>11} {:>8}",
+        "scenario", "seeds", "faults", "calls", "acknowledged", "elections", "events", "simulated s", "real s"
+    );
+    for (name, row) in &tally.rows {
+        println!(
+            "{name:<12} {:>6} {:>8} {:>10} {:>12} {:>9} {:>8} {:>11.0} {:>8.0}",
+            row.seeds,
+            row.faults(),
+            row.operations,
+            row.acknowledged,
+            row.elections,
+            row.events,
+            row.simulated.as_secs_f64(),
+            row.cpu.as_secs_f64()
+        );
+    }
+    let mut kinds: BTreeMap<&str, u64> = BTreeMap::new();
+    for (kind, count) in tally.rows.values().flat_map(|row| &row.faults) {
+        *kinds.entry(kind).or_default() += count;
+    }
+    let kinds: Vec<String> = kinds.iter().map(|(kind, count)| format!("{count} {kind}")).collect();
+    println!("\nbroken: {}", kinds.join(", "));
+    println!("in {:.0} s of real time", elapsed.as_secs_f64());
+    for (seed, scenario, _) in &tally.failed {
+        println!("FAILED  {}", replay(*seed, scenario));
+    }
+}
+
+/// What CI runs.
+pub fn short_set() -> ExitCode {
+    let begun = Instant::now();
+    println!("simulation: seeds of each scenario: {SHORT_PER_SCENARIO}");
+    let end = 1 + SHORT_PER_SCENARIO * scenario::ALL.len() as u64;
+    let campaign = Campaign { first: 1, end: Some(end), scenario: None, within: None, jobs: processors() };
+    let tally = seeds(&campaign, begun);
+    print_table(&tally, begun.elapsed());
+    let repeated = match same_seed_same_run() {
+        Ok(()) => true,
+        Err(why) => {
+            eprintln!("the same seed twice: {why}");
+            false
+        }
+    };
+    if tally.failed.is_empty() && repeated { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// Runs seeds twice, in fresh processes, and compares their timelines byte for byte.
+fn same_seed_same_run() -> Result<(), String> {
+    let dir = tempfile::tempdir().map_err(|error| error.to_string())?;
+    for (seed, name) in TWICE {
+        let scenario = scenario::named(name).ok_or("an unknown scenario")?;
+        let paths = [dir.path().join("first"), dir.path().join("second")];
+        let mut both = Vec::new();
+        for path in &paths {
+            both.push(start(seed, scenario, Some(path)).map_err(|error| error.to_string())?);
+        }
+        for one in &mut both {
+            let told = loop {
+                if let Some(told) = one.ended() {
+                    break told;
+                }
+                std::thread::sleep(Duration::from_millis(10));
+            };
+            told.map_err(|why| format!("seed {seed} of {name}: {why}"))?;
+        }
+        let [first, second] = paths.map(|path| std::fs::read_to_string(path).unwrap_or_default());
+        if first != second || first.is_empty() {
+            let differs = first.lines().zip(second.lines()).position(|(one, other)| one != other);
+            let at = differs.unwrap_or_else(|| first.lines().count().min(second.lines().count()));
+            return Err(format!(
+                "seed {seed} of {name} differs at line {at}:\n  {}\n  {}",
+                first.lines().nth(at).unwrap_or("(nothing)"),
+                second.lines().nth(at).unwrap_or("(nothing)")
+            ));
+        }
+        println!("seed {seed} of {name} twice: {} equal lines", first.lines().count());
+    }
+    Ok(())
+}

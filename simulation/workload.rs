@@ -1,0 +1,406 @@
+//! Owns: what the clients of a run do: every function, through all nodes, with deadlines and with retries where a call may be
+//! repeated. Never: check an answer; the oracles do.
+//!
+//! Sessions named `raw …` are written by the raw store protocol only, which keeps none of the laws of a transcript.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::determinism::Chance;
+use crate::door::Door;
+use crate::history::Outcome;
+use crate::recorder::Recorder;
+
+/// Sessions that everybody writes to, so that calls meet.
+const SHARED_SESSIONS: usize = 4;
+const RAW_SESSIONS: usize = 2;
+/// Longer than an election, shorter than the product's own patience: clients see every kind of failure.
+const CALL_MAX_MS: (u64, u64) = (400, 3_000);
+const ATTEMPTS_MAX: usize = 8;
+
+/// What clients tell each other.
+#[derive(Default)]
+pub struct Common {
+    pub stop: AtomicBool,
+    pub clients_done: AtomicUsize,
+    sessions: Mutex<Vec<String>>,
+    entries: Mutex<BTreeMap<String, Vec<String>>>,
+}
+
+impl Common {
+    pub fn stops(&self) -> bool {
+        self.stop.load(Ordering::SeqCst)
+    }
+
+    /// Every session that was seen, in the order of their names.
+    pub fn sessions(&self) -> Vec<String> {
+        let mut all = lock(&self.sessions).clone();
+        all.sort();
+        all.dedup();
+        all
+    }
+
+    fn saw_session(&self, session_id: &str) {
+        lock(&self.sessions).push(session_id.to_owned());
+    }
+
+    fn saw_entry(&self, session_id: &str, entry_id: &str) {
+        lock(&self.entries).entry(session_id.to_owned()).or_default().push(entry_id.to_owned());
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn text(words: &str) -> Value {
+    json!([{ "type": "text", "text": words }])
+}
+
+fn message(words: &str) -> Value {
+    json!({ "role": "user", "timestamp": 1, "content": text(words) })
+}
+
+/// One client: one call at a time.
+pub struct Client {
+    id: usize,
+    door: Door,
+    recorder: Recorder,
+    common: Arc<Common>,
+    chance: Chance,
+    written: usize,
+    /// The last revision this client saw of an entry, which may be behind by now.
+    revisions: BTreeMap<(String, String), u64>,
+}
+
+impl Client {
+    pub fn new(id: usize, door: Door, recorder: Recorder, common: Arc<Common>, chance: Chance) -> Client {
+        Client { id, door, recorder, common, chance, written: 0, revisions: BTreeMap::new() }
+    }
+
+    /// Works until everybody stops.
+    pub async fn run(mut self) {
+        while !self.common.stops() {
+            self.act().await;
+            tokio::time::sleep(self.chance.millis(1, 60)).await;
+        }
+        self.common.clients_done.fetch_add(1, Ordering::SeqCst);
+    }
+
+    async fn act(&mut self) {
+        match self.chance.below(100) {
+            0..=15 => self.append_known().await,
+            16..=25 => self.append_minted().await,
+            26..=29 => self.append_many().await,
+            30..=41 => self.update().await,
+            42..=44 => self.create().await,
+            45..=47 => self.ensure().await,
+            48..=50 => self.set_meta().await,
+            51..=53 => self.set_status().await,
+            54..=56 => self.set_active_leaf().await,
+            57..=58 => self.fork().await,
+            59 => self.delete().await,
+            60..=67 => self.get_message().await,
+            68..=75 => self.messages().await,
+            76..=82 => self.get().await,
+            83..=86 => self.list().await,
+            87..=98 => self.raw().await,
+            _last => self.operational().await,
+        }
+    }
+
+    fn node(&mut self) -> u64 {
+        self.chance.below(self.door.nodes()) as u64 + 1
+    }
+
+    fn words(&mut self) -> String {
+        self.written += 1;
+        // Some are long, so that segments fill and frames span blocks.
+        let padding = if self.chance.one_in(12) { self.chance.below(3000) } else { self.chance.below(40) };
+        format!("client {} write {} {}", self.id, self.written, "x".repeat(padding))
+    }
+
+    fn session(&mut self) -> String {
+        let created = lock(&self.common.sessions).clone();
+        match self.chance.below(10) {
+            0 | 1 => self.chance.pick(&created).cloned().unwrap_or_else(|| "s0".to_owned()),
+            _shared => format!("s{}", self.chance.below(SHARED_SESSIONS)),
+        }
+    }
+
+    fn entry(&mut self, session_id: &str) -> Option<String> {
+        let known = lock(&self.common.entries).get(session_id).cloned().unwrap_or_default();
+        // Recent ones are met more often.
+        let recent = known.len().saturating_sub(8);
+        if self.chance.one_in(3) {
+            self.chance.pick(&known).cloned()
+        } else {
+            self.chance.pick(&known[recent..]).cloned()
+        }
+    }
+
+    /// One attempt, recorded.
+    async fn attempt(
+        &mut self,
+        node: u64,
+        function: &'static str,
+        request: &Value,
+        repeats: Option<usize>,
+    ) -> (usize, Outcome) {
+        let id = self.recorder.called(self.id, node, function, request, repeats);
+        let call_max = self.chance.millis(CALL_MAX_MS.0, CALL_MAX_MS.1);
+        let outcome = self.door.call(node, function, request, call_max).await;
+        self.recorder.returned(id, &outcome);
+        (id, outcome)
+    }
+
+    /// Goes from node to node until one answers or refuses. What may happen twice is not sent again after an unknown
+    /// outcome.
+    async fn call(&mut self, function: &'static str, request: Value, repeatable: bool) -> Option<Value> {
+        let mut node = self.node();
+        let mut first = None;
+        for _ in 0..ATTEMPTS_MAX {
+            let (id, outcome) = self.attempt(node, function, &request, first).await;
+            first.get_or_insert(id);
+            match outcome {
+                Outcome::Answered(answer) => return Some(answer),
+                Outcome::Refused { .. } => return None,
+                Outcome::Unknown(_) if !repeatable => return None,
+                Outcome::Unknown(_) | Outcome::Unavailable(_) => {}
+            }
+            if self.common.stops() {
+                return None;
+            }
+            node = self.node();
+            tokio::time::sleep(self.chance.millis(5, 100)).await;
+        }
+        None
+    }
+
+    async fn ensured(&mut self, session_id: &str) {
+        let request = json!({ "session_id": session_id, "title": session_id });
+        if self.call("session::ensure", request, true).await.is_some() {
+            self.common.saw_session(session_id);
+        }
+    }
+
+    async fn ensure(&mut self) {
+        let session_id = format!("s{}", self.chance.below(SHARED_SESSIONS));
+        self.ensured(&session_id).await;
+    }
+
+    async fn create(&mut self) {
+        let title = self.words();
+        let request = json!({ "title": title, "metadata": { "owner": self.id } });
+        if let Some(answer) = self.call("session::create", request, false).await
+            && let Some(session_id) = answer["session_id"].as_str()
+        {
+            self.common.saw_session(session_id);
+        }
+    }
+
+    async fn append_known(&mut self) {
+        let (session_id, words) = (self.session(), self.words());
+        let entry_id = format!("e {} {}", self.id, self.written);
+        let mut request = json!({ "session_id": session_id, "entry_id": entry_id, "message": message(&words) });
+        if self.chance.one_in(6)
+            && let Some(parent) = self.entry(&session_id)
+        {
+            request["parent_id"] = json!(parent);
+        }
+        if self.call("session::append", request, true).await.is_some() {
+            self.common.saw_entry(&session_id, &entry_id);
+        } else if self.chance.one_in(2) {
+            // The session may not be there yet.
+            self.ensured(&session_id).await;
+        }
+    }
+
+    async fn append_minted(&mut self) {
+        let (session_id, words) = (self.session(), self.words());
+        let body = if self.chance.one_in(5) {
+            json!({ "session_id": session_id, "custom": { "custom_type": "note", "data": { "words": words } } })
+        } else {
+            json!({ "session_id": session_id, "message": message(&words) })
+        };
+        if let Some(answer) = self.call("session::append", body, false).await
+            && let Some(entry_id) = answer["entry_id"].as_str()
+        {
+            self.common.saw_entry(&session_id, entry_id);
+        }
+    }
+
+    async fn append_many(&mut self) {
+        let (session_id, count) = (self.session(), self.chance.between(1, 4));
+        let messages: Vec<Value> = (0..count).map(|_| message(&self.words())).collect();
+        let request = json!({ "session_id": session_id, "messages": messages });
+        if let Some(answer) = self.call("session::append-many", request, false).await {
+            for entry_id in answer["entry_ids"].as_array().into_iter().flatten().filter_map(Value::as_str) {
+                self.common.saw_entry(&session_id, entry_id);
+            }
+        }
+    }
+
+    /// With the revision this client last saw, or whatever it is.
+    async fn update(&mut self) {
+        let session_id = self.session();
+        let Some(entry_id) = self.entry(&session_id) else { return };
+        let key = (session_id.clone(), entry_id.clone());
+        let mut request = json!({ "session_id": session_id, "entry_id": entry_id, "content": text(&self.words()) });
+        let expected = self.chance.one_in(2);
+        if expected {
+            request["expected_revision"] = json!(self.revisions.get(&key).copied().unwrap_or(0));
+        }
+        if let Some(answer) = self.call("session::update-message", request, expected).await {
+            self.revisions.insert(key, answer["revision"].as_u64().unwrap_or_default());
+        }
+    }
+
+    async fn set_meta(&mut self) {
+        let session_id = self.session();
+        let request = json!({ "session_id": session_id, "title": self.words(), "metadata": { "owner": self.id } });
+        self.call("session::set-meta", request, true).await;
+    }
+
+    async fn set_status(&mut self) {
+        let session_id = self.session();
+        let status = self.chance.pick(&["idle", "working", "done", "error"]).copied().unwrap_or("idle");
+        self.call("session::set-status", json!({ "session_id": session_id, "status": status }), true).await;
+    }
+
+    async fn set_active_leaf(&mut self) {
+        let session_id = self.session();
+        let Some(entry_id) = self.entry(&session_id) else { return };
+        self.call("session::set-active-leaf", json!({ "session_id": session_id, "entry_id": entry_id }), true).await;
+    }
+
+    async fn fork(&mut self) {
+        let session_id = self.session();
+        let Some(entry_id) = self.entry(&session_id) else { return };
+        let request = json!({ "session_id": session_id, "entry_id": entry_id });
+        if let Some(answer) = self.call("session::fork", request, false).await
+            && let Some(forked) = answer["session_id"].as_str()
+        {
+            self.common.saw_session(forked);
+        }
+    }
+
+    async fn delete(&mut self) {
+        let session_id = self.session();
+        self.call("session::delete", json!({ "session_id": session_id }), true).await;
+    }
+
+    async fn get(&mut self) {
+        let session_id = self.session();
+        self.call("session::get", json!({ "session_id": session_id }), true).await;
+    }
+
+    async fn get_message(&mut self) {
+        let session_id = self.session();
+        let Some(entry_id) = self.entry(&session_id) else { return };
+        let request = json!({ "session_id": session_id, "entry_id": entry_id });
+        if let Some(answer) = self.call("session::get-message", request, true).await
+            && let Some(revision) = answer["entry"]["revision"].as_u64()
+        {
+            self.revisions.insert((session_id, entry_id), revision);
+        }
+    }
+
+    async fn messages(&mut self) {
+        let session_id = self.session();
+        let limit = self.chance.between(1, 40);
+        let request = json!({ "session_id": session_id, "limit": limit, "include_custom": self.chance.one_in(2) });
+        self.call("session::messages", request, true).await;
+    }
+
+    async fn list(&mut self) {
+        let order =
+            self.chance.pick(&["updated_desc", "created_asc", "created_desc"]).copied().unwrap_or("updated_desc");
+        let mut request = json!({ "limit": self.chance.between(1, 30), "order": order });
+        if self.chance.one_in(3) {
+            request["metadata"] = json!({ "owner": self.chance.below(4) });
+        }
+        self.call("session::list", request, true).await;
+    }
+
+    async fn operational(&mut self) {
+        let function = if self.chance.one_in(2) { "session::config-status" } else { "session::on-config-change" };
+        self.call(function, json!({}), true).await;
+    }
+
+    /// The raw store protocol, on sessions of its own.
+    async fn raw(&mut self) {
+        let session_id = format!("raw {}", self.chance.below(RAW_SESSIONS));
+        let entry_id = format!("r{}", self.chance.below(5));
+        let only = json!({ "session_id": session_id });
+        let both = json!({ "session_id": session_id, "entry_id": entry_id });
+        match self.chance.below(14) {
+            0 | 1 => {
+                let meta = json!({
+                    "session_id": session_id, "title": self.words(), "description": "", "status": "idle",
+                    "message_count": 0, "created_at": 1, "updated_at": 2,
+                });
+                self.call("session::store::put-meta", json!({ "meta": meta }), true).await;
+            }
+            2 | 3 => {
+                let entry = json!({
+                    "id": entry_id, "parent_id": null, "timestamp": 1, "revision": 0, "kind": "message",
+                    "message": message(&self.words()),
+                });
+                self.call("session::store::put-entry", json!({ "session_id": session_id, "entry": entry }), true).await;
+            }
+            4 => drop(self.call("session::store::set-active-leaf", both, true).await),
+            5 => drop(self.call("session::store::delete-active-leaf", only, true).await),
+            6 => drop(self.call("session::store::delete-entries", only, true).await),
+            7 => drop(self.call("session::store::delete-meta", only, true).await),
+            8 => {
+                let event = json!({ "trigger_type": "session::deleted", "payload": { "session_id": session_id } });
+                self.call("session::store::publish-events", json!({ "events": [event] }), false).await;
+            }
+            9 => drop(self.call("session::store::get-meta", only, true).await),
+            10 => drop(self.call("session::store::get-entry", both, true).await),
+            11 => drop(self.call("session::store::list-entries", only, true).await),
+            12 => drop(self.call("session::store::get-active-leaf", only, true).await),
+            _last => drop(self.call("session::store::list-metas", json!({}), true).await),
+        }
+    }
+
+    /// After everything was mended: a write and a read through every node, then the whole state as every node tells it. The
+    /// nodes that did not answer in time, if any.
+    pub async fn read_out(mut self, nodes: &[u64], within: Duration) -> Vec<u64> {
+        let mut silent = Vec::new();
+        for node in nodes {
+            let request = json!({ "session_id": "s0", "title": format!("final {node}") });
+            let reached = tokio::time::timeout(within, self.insist(*node, "session::ensure", &request)).await.is_ok();
+            if !reached {
+                silent.push(*node);
+                continue;
+            }
+            for session_id in self.common.sessions() {
+                let only = json!({ "session_id": session_id });
+                self.insist(*node, "session::get", &only).await;
+                let pages = json!({ "session_id": session_id, "limit": 500, "include_custom": true });
+                self.insist(*node, "session::messages", &pages).await;
+                self.insist(*node, "session::store::list-entries", &only).await;
+            }
+            self.insist(*node, "session::store::list-metas", &json!({})).await;
+        }
+        silent
+    }
+
+    async fn insist(&mut self, node: u64, function: &'static str, request: &Value) {
+        let mut first = None;
+        loop {
+            let (id, outcome) = self.attempt(node, function, request, first).await;
+            first.get_or_insert(id);
+            match outcome {
+                Outcome::Answered(_) | Outcome::Refused { .. } => return,
+                Outcome::Unavailable(_) | Outcome::Unknown(_) => tokio::time::sleep(Duration::from_millis(100)).await,
+            }
+        }
+    }
+}
