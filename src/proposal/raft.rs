@@ -3,7 +3,9 @@
 //! Never: answer before the log is durable, or read what a quorum does not vouch for.
 
 mod carry;
+mod courier;
 mod leading;
+mod quick;
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -33,6 +35,7 @@ use crate::replication::replica::Replica;
 pub use crate::replication::replica::{RaftSettings, StartError};
 use crate::storage::sled::{OpenFault, SledStore};
 use crate::storage::{Store, look};
+use courier::Courier;
 use leading::Leading;
 
 /// Mutations in flight at once: a second's worth at the peak. Beyond it the caller is told to come back.
@@ -100,7 +103,8 @@ impl RaftAdapter {
         // 2. Consensus over log and state.
         let (stale_reads, on_cluster) = (settings.stale_reads, settings.on_cluster.clone());
         let replica = Arc::new(Replica::start(settings, data_dir, address, store, sink).await?);
-        let leading = Arc::new(Leading { replica: replica.clone(), mint: mint.clone() });
+        let courier = Courier::new(replica.raft().clone(), replica.council().peers.clone());
+        let leading = Arc::new(Leading { replica: replica.clone(), mint: mint.clone(), courier });
         // 3. Peers are answered.
         let listener = bound.map(|bound| serve(bound, &replica, &leading, on_cluster));
         let room = Semaphore::new(PROPOSALS_MAX);
@@ -128,6 +132,7 @@ impl RaftAdapter {
         if let Some(listener) = &self.listener {
             listener.close().await;
         }
+        self.leading.courier.stop().await;
         self.replica.shutdown().await;
         if let Some(store) = self.opened.clone()
             && let Err(error) = tokio::task::spawn_blocking(move || store.close()).await

@@ -14,6 +14,7 @@ use crate::machine::apply::append::AppendEntry;
 use crate::machine::apply::create::CreateSession;
 use crate::machine::apply::delete::DeleteSession;
 use crate::machine::apply::ensure::EnsureSession;
+use crate::machine::apply::update_message::{NewContent, UpdateMessage};
 use crate::machine::entry::Body;
 use crate::machine::ids::Position;
 use crate::machine::json::Json;
@@ -242,6 +243,28 @@ async fn concurrent_proposals_share_fsyncs() {
     let syncs = world.disk.syncs() - before;
     assert!(syncs < 250, "500 proposals took {syncs} fsyncs");
     assert_eq!(messages(&adapter, "s").await, 500);
+    adapter.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_would_change_nothing_is_answered_without_the_log() {
+    let world = World::new();
+    let adapter = world.open().await;
+    adapter.propose(ensure("s"), soon()).await.unwrap();
+    let first = adapter.propose(append("s", "e"), soon()).await.unwrap();
+    let before = adapter.replica().log().edges();
+    assert_eq!(adapter.propose(append("s", "e"), soon()).await.unwrap(), first);
+    let stale = Command::UpdateMessage(UpdateMessage {
+        session_id: "s".into(),
+        entry_id: "e".into(),
+        content: NewContent::Full(Json::adopt("[]")),
+        details: None,
+        expected_revision: Some(7),
+        origin: None,
+    });
+    let unchanged = Answer::Updated { updated: false, revision: 0 };
+    assert_eq!(adapter.propose(stale, soon()).await.unwrap(), unchanged);
+    assert_eq!(adapter.replica().log().edges(), before);
     adapter.shutdown().await;
 }
 

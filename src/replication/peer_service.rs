@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use futures::future::join_all;
 use openraft::async_runtime::WatchReceiver;
 use openraft::errors::RaftError;
 use openraft::type_config::alias::SnapshotOf;
@@ -16,16 +17,14 @@ use super::reads::{self, Unconfirmed};
 use super::replica::Raft;
 use super::types::Types;
 use super::{snapshot_transfer, wire};
-use crate::proto::peer::forward_response::Outcome as Forwarded;
 use crate::proto::peer::peer_server::Peer;
 use crate::proto::peer::read_index_response::Outcome as ReadIndex;
 use crate::proto::peer::snapshot_part::Part;
 use crate::proto::peer::{
-    AppendRequest, AppendResponse, ForwardRequest, ForwardResponse, Hop, InviteRequest, InviteResponse, NotLeader,
+    AppendRequest, AppendResponse, ForwardRequest, ForwardResponse, Forwarded, Hop, InviteRequest, InviteResponse,
     ReadIndexRequest, ReadIndexResponse, SnapshotPart, SnapshotResponse, TransferLeaderRequest, TransferLeaderResponse,
     VoteRequest, VoteResponse,
 };
-use crate::storage::answers;
 use crate::storage::disk::Disk;
 use crate::storage::log::command::Order;
 use crate::storage::snapshot::{Sealed, Snapshots};
@@ -57,6 +56,28 @@ impl PeerService {
                 Err(Status::failed_precondition(lost_disk(hop.from_node)))
             }
             Some(_) | None => Ok(()),
+        }
+    }
+}
+
+impl PeerService {
+    /// One attempt at what another node was asked for.
+    async fn attempt(&self, mutation: Forwarded, term: u64) -> Attempt {
+        let mut stamped = match Order::read(mutation.command) {
+            Ok(order) => order.into_stamped(),
+            // The others in the same call are none the worse for it.
+            Err(error) => return Attempt::Unavailable(format!("the leader cannot read the mutation: {error}")),
+        };
+        let deadline = Instant::now() + Duration::from_millis(mutation.remaining_ms).min(FORWARD_MAX);
+        match self.arrivals.enter(stamped.request_id, stamped.repeated) {
+            None => Attempt::Unknown("an earlier attempt is still under way".to_owned()),
+            Some(_) if self.raft.server_metrics().borrow_watched().vote.leader_id.term != term => {
+                Attempt::NotLeader(None)
+            }
+            Some(arrival) => {
+                stamped.repeated = arrival.repeated;
+                self.proposals.attempt(stamped, deadline).await
+            }
         }
     }
 }
@@ -144,25 +165,11 @@ impl Peer for PeerService {
     async fn forward(&self, request: Request<ForwardRequest>) -> Result<Response<ForwardResponse>, Status> {
         let request = request.into_inner();
         self.accept(request.hop.as_ref())?;
-        let order = Order::read(request.command).map_err(|error| Status::invalid_argument(error.to_string()))?;
-        let mut stamped = order.stamped().clone();
-        let deadline = Instant::now() + Duration::from_millis(request.remaining_ms).min(FORWARD_MAX);
-        let attempt = match self.arrivals.enter(stamped.request_id, stamped.repeated) {
-            None => Attempt::Unknown("an earlier attempt is still under way".to_owned()),
-            Some(_) if self.raft.server_metrics().borrow_watched().vote.leader_id.term != request.term => {
-                Attempt::NotLeader(None)
-            }
-            Some(arrival) => {
-                stamped.repeated = arrival.repeated;
-                self.proposals.attempt(stamped, deadline).await
-            }
-        };
-        let outcome = match attempt {
-            Attempt::Answered(answer) => Forwarded::Answer(answers::print(&answer)),
-            Attempt::NotLeader(leader) => Forwarded::NotLeader(NotLeader { leader: leader.unwrap_or(0) }),
-            Attempt::Unavailable(why) => Forwarded::Unavailable(why),
-            Attempt::Unknown(why) => Forwarded::Unknown(why),
-        };
-        Ok(Response::new(ForwardResponse { outcome: Some(outcome) }))
+        // Side by side: they share the log's next write, and none waits for another's answer.
+        let attempts = request
+            .mutations
+            .into_iter()
+            .map(|mutation| async { wire::spell_attempt(self.attempt(mutation, request.term).await) });
+        Ok(Response::new(ForwardResponse { outcomes: join_all(attempts).await }))
     }
 }

@@ -2,10 +2,12 @@
 //! leads; a follower asks the leader. Readers that wait at the same time share one round.
 //! Never: answer from what a quorum does not vouch for.
 
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use openraft::ReadPolicy;
 use openraft::errors::{LinearizableReadError, RaftError};
+use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
 use tokio_util::task::AbortOnDropHandle;
@@ -36,21 +38,35 @@ type Confirmed = Result<u64, Unconfirmed>;
 
 pub struct Reads {
     ask: mpsc::Sender<oneshot::Sender<Confirmed>>,
-    _rounds: AbortOnDropHandle<()>,
+    rounds: Mutex<Option<AbortOnDropHandle<()>>>,
 }
 
 impl Reads {
     pub fn new(raft: Raft, peers: Peers) -> Reads {
         let (ask, asked) = mpsc::channel(WAITING_MAX);
-        Reads { ask, _rounds: AbortOnDropHandle::new(tokio::spawn(rounds(raft, peers, asked))) }
+        let rounds = AbortOnDropHandle::new(tokio::spawn(rounds(raft, peers, asked)));
+        Reads { ask, rounds: Mutex::new(Some(rounds)) }
+    }
+
+    /// Breaks off what is under way, and holds nothing of this node's any more when it returns.
+    pub async fn stop(&self) {
+        let rounds = self.rounds.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(rounds) = rounds {
+            rounds.abort();
+            // Ends as aborted; there is nothing else to learn.
+            let _ = rounds.await;
+        }
     }
 
     /// The index that must be applied before a question asked now is answered.
     pub async fn index(&self) -> Confirmed {
         let (tell, told) = oneshot::channel();
-        let crowded = |_| Unconfirmed::NotNow(format!("{WAITING_MAX} reads wait already; retry later"));
-        self.ask.try_send(tell).map_err(crowded)?;
-        told.await.unwrap_or_else(|_| Err(Unconfirmed::Stopped("this node is stopping".to_owned())))
+        let stopping = || Unconfirmed::Stopped("this node is stopping".to_owned());
+        self.ask.try_send(tell).map_err(|refused| match refused {
+            TrySendError::Full(_) => Unconfirmed::NotNow(format!("{WAITING_MAX} reads wait already; retry later")),
+            TrySendError::Closed(_) => stopping(),
+        })?;
+        told.await.unwrap_or_else(|_| Err(stopping()))
     }
 }
 

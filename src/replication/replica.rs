@@ -392,6 +392,7 @@ impl Replica {
 
     /// Stops consensus, breaks off a snapshot and closes the log. Everything acknowledged is on disk.
     pub async fn shutdown(&self) {
+        self.reads.stop().await;
         if let Err(error) = self.raft.shutdown().await {
             error!(%error, "consensus did not stop in order");
         }
@@ -406,21 +407,17 @@ impl Replica {
 /// Watches for the end of consensus: a storage failure or a bug, after which it does nothing more.
 fn watch_over(raft: &Raft) -> watch::Receiver<Option<String>> {
     let (tell, told) = watch::channel(None);
-    let mut metrics = raft.metrics();
+    // These change with leader, vote and membership only; the ones that tell why change with every entry. Both end
+    // with consensus.
+    let (mut rare, metrics) = (raft.server_metrics(), raft.metrics());
     tokio::spawn(async move {
-        loop {
-            let state = metrics.borrow_watched().running_state.clone();
-            match state {
-                Ok(()) => {}
-                Err(openraft::errors::Fatal::Stopped) => return,
-                Err(fatal) => {
-                    error!(why = %fatal, "consensus has failed; this node must be restarted");
-                    tell.send_replace(Some(fatal.to_string()));
-                    return;
-                }
-            }
-            if metrics.changed().await.is_err() {
-                return;
+        while rare.changed().await.is_ok() {}
+        let state = metrics.borrow_watched().running_state.clone();
+        match state {
+            Ok(()) | Err(openraft::errors::Fatal::Stopped) => {}
+            Err(fatal) => {
+                error!(why = %fatal, "consensus has failed; this node must be restarted");
+                tell.send_replace(Some(fatal.to_string()));
             }
         }
     });

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use bytes::Bytes;
 use openraft::raft::{
     AppendEntriesRequest, AppendEntriesResponse, SnapshotResponse, TransferLeaderRequest, VoteRequest, VoteResponse,
 };
@@ -11,7 +12,6 @@ use super::forward::Attempt;
 use super::types::{self, LogId, SnapshotMeta, Types, Vote};
 use crate::proto::{log, peer};
 use crate::storage::answers;
-use crate::storage::log::command::Order;
 use crate::storage::log::record;
 
 fn invalid(why: impl std::fmt::Display) -> Status {
@@ -149,7 +149,7 @@ pub fn spell_snapshot_header(
         membership_at: spell_log_id(meta.last_membership.log_id()),
         membership: Some(types::our_membership(meta.last_membership.membership()).spell()),
         length,
-        checksum: bytes::Bytes::copy_from_slice(&checksum.to_be_bytes()),
+        checksum: Bytes::copy_from_slice(&checksum.to_be_bytes()),
     }
 }
 
@@ -173,13 +173,23 @@ pub fn snapshot_response(spelled: peer::SnapshotResponse) -> Result<SnapshotResp
     Ok(SnapshotResponse::new(vote(spelled.vote)?))
 }
 
-pub fn spell_forward(hop: peer::Hop, term: u64, order: &Order, remaining: Duration) -> peer::ForwardRequest {
-    let remaining_ms = remaining.as_millis() as u64;
-    peer::ForwardRequest { hop: Some(hop), command: order.encoded().clone(), remaining_ms, term }
+pub fn spell_forwarded(encoded: Bytes, remaining: Duration) -> peer::Forwarded {
+    peer::Forwarded { command: encoded, remaining_ms: remaining.as_millis() as u64 }
 }
 
-pub fn forwarded(spelled: peer::ForwardResponse) -> Attempt {
-    use peer::forward_response::Outcome;
+pub fn spell_attempt(attempt: Attempt) -> peer::ForwardOutcome {
+    use peer::forward_outcome::Outcome;
+    let outcome = match attempt {
+        Attempt::Answered(answer) => Outcome::Answer(answers::print(&answer)),
+        Attempt::NotLeader(leader) => Outcome::NotLeader(peer::NotLeader { leader: leader.unwrap_or(0) }),
+        Attempt::Unavailable(why) => Outcome::Unavailable(why),
+        Attempt::Unknown(why) => Outcome::Unknown(why),
+    };
+    peer::ForwardOutcome { outcome: Some(outcome) }
+}
+
+pub fn attempt(spelled: peer::ForwardOutcome) -> Attempt {
+    use peer::forward_outcome::Outcome;
     match spelled.outcome {
         Some(Outcome::Answer(answer)) => match answers::parse(&answer) {
             Ok(answer) => Attempt::Answered(answer),

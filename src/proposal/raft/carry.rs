@@ -2,9 +2,8 @@
 //! leader is lost, until the deadline.
 //! Never: stamp anything; the leader does.
 
+use std::sync::Arc;
 use std::time::Instant;
-
-use tokio::time::timeout_at;
 
 use super::leading::{COMMAND_BYTES_MAX, Leading};
 use super::{AGAIN_AFTER, Undone};
@@ -12,10 +11,8 @@ use crate::machine::ids::RequestId;
 use crate::machine::refusal::Refusal;
 use crate::machine::stamp::Stamp;
 use crate::machine::{Answer, Command, Stamped};
-use crate::replication::channels::{Purpose, never_sent};
 use crate::replication::forward::{Attempt, Proposals};
 use crate::replication::leader::Leader;
-use crate::replication::wire;
 use crate::storage::log::command::Order;
 
 /// The leader replaces it.
@@ -56,7 +53,7 @@ pub async fn carry(
     }
 }
 
-/// One attempt at another node. Given up as soon as somebody else leads.
+/// One attempt at another node.
 async fn forward(leading: &Leading, leader: &Leader, stamped: &Stamped, deadline: Instant) -> Attempt {
     let order = Order::new(stamped.clone());
     let bytes = order.encoded().len();
@@ -64,33 +61,10 @@ async fn forward(leading: &Leading, leader: &Leader, stamped: &Stamped, deadline
         let why = format!("the request takes {bytes} bytes; at most {COMMAND_BYTES_MAX} can be stored at once");
         return Attempt::Answered(Err(Refusal::RequestInvalid(why)));
     }
-    let peers = &leading.replica.council().peers;
-    let unreached = |why: &str| format!("node {} leads, but {why}", leader.node);
-    let mut client = match peers.channels.peer(&leader.peer.address, Purpose::Call) {
-        Ok(client) => client,
-        Err(why) => return Attempt::Unavailable(unreached(&why)),
-    };
-    let hop = peers.me.hop(leader.node, &leader.peer);
-    let Some(remaining) = deadline.checked_duration_since(Instant::now()).filter(|left| !left.is_zero()) else {
+    if Instant::now() >= deadline {
         return Attempt::Unavailable("the deadline passed before the mutation was proposed".to_owned());
-    };
-    let request = wire::spell_forward(hop, leader.term, &order, remaining);
-    let before = Some(leader.clone());
-    let answer = tokio::select! {
-        answer = timeout_at(deadline.into(), client.forward(request)) => answer,
-        () = Leader::changed(leading.replica.raft(), &before, remaining) => {
-            return Attempt::Unknown(unreached("somebody else took over"));
-        }
-    };
-    match answer {
-        Ok(Ok(answer)) => wire::forwarded(answer.into_inner()),
-        Ok(Err(status)) if never_sent(&status) => Attempt::Unavailable(unreached("it cannot be reached")),
-        Ok(Err(status)) if status.code() == tonic::Code::FailedPrecondition => {
-            Attempt::Unavailable(status.message().to_owned())
-        }
-        Ok(Err(status)) => Attempt::Unknown(unreached(status.message())),
-        Err(_) => Attempt::Unknown(unreached("it does not answer")),
     }
+    leading.courier.deliver(Arc::new(leader.clone()), order.encoded().clone(), deadline).await
 }
 
 fn not_leading(leader: Option<u64>) -> String {

@@ -9,6 +9,8 @@ use futures::future::BoxFuture;
 use openraft::errors::{ClientWriteError, RaftError};
 use tokio::time::timeout_at;
 
+use super::courier::Courier;
+use super::quick;
 use crate::machine::refusal::Refusal;
 use crate::machine::{Answer, Command, Stamped};
 use crate::proposal::mint::Mint;
@@ -24,6 +26,7 @@ pub const COMMAND_BYTES_MAX: usize = 64 << 20;
 pub struct Leading {
     pub replica: Arc<Replica>,
     pub mint: Arc<dyn Mint>,
+    pub courier: Courier,
 }
 
 impl Proposals for Leading {
@@ -42,6 +45,9 @@ impl Leading {
             if leader.is_some() || self.replica.is_running() {
                 return Attempt::NotLeader(leader);
             }
+        }
+        if let Some(answered) = quick::answer(self, &stamped, deadline).await {
+            return answered;
         }
         match self.shrunk(&stamped.command) {
             Err(why) => return Attempt::Unavailable(why),

@@ -54,6 +54,11 @@ impl Order {
         Ok(Order(Arc::new(Inner { stamped, encoded })))
     }
 
+    /// The command alone, without a copy where nobody else holds the order.
+    pub fn into_stamped(self) -> Stamped {
+        Arc::try_unwrap(self.0).map_or_else(|shared| shared.stamped.clone(), |inner| inner.stamped)
+    }
+
     pub fn stamped(&self) -> &Stamped {
         &self.0.stamped
     }

@@ -87,10 +87,14 @@ fn good(kind: usize) -> Vec<u8> {
         }
         4 => header.encode_to_vec(),
         5 => peer::TransferLeaderRequest { hop: hop(), from: vote(), to: 2, last_log: id(3) }.encode_to_vec(),
-        6 => peer::ForwardResponse { outcome: Some(peer::forward_response::Outcome::Answer(answer)) }.encode_to_vec(),
+        6 => {
+            let outcome = peer::ForwardOutcome { outcome: Some(peer::forward_outcome::Outcome::Answer(answer)) };
+            peer::ForwardResponse { outcomes: vec![outcome] }.encode_to_vec()
+        }
         _seven => {
             let order = Order::new(stamped(1, 5, commands().remove(0)));
-            wire::spell_forward(peer::Hop::default(), 3, &order, Duration::from_secs(1)).encode_to_vec()
+            let mutation = wire::spell_forwarded(order.encoded().clone(), Duration::from_secs(1));
+            peer::ForwardRequest { hop: hop(), term: 3, mutations: vec![mutation] }.encode_to_vec()
         }
     }
 }
@@ -133,8 +137,12 @@ fn understand(bytes: &[u8]) -> Result<(), TestCaseError> {
         prop_assert_eq!(format!("{read:?}"), format!("{again:?}"));
     }
     let _ = peer::SnapshotResponse::decode(bytes).map(wire::snapshot_response);
-    let _ = peer::ForwardResponse::decode(bytes).map(wire::forwarded);
-    let _ = peer::ForwardRequest::decode(bytes).map(|forward| Order::read(forward.command));
+    if let Ok(forwarded) = peer::ForwardResponse::decode(bytes) {
+        forwarded.outcomes.into_iter().for_each(|outcome| drop(wire::attempt(outcome)));
+    }
+    if let Ok(forward) = peer::ForwardRequest::decode(bytes) {
+        forward.mutations.into_iter().for_each(|mutation| drop(Order::read(mutation.command)));
+    }
     let _ = peer::SnapshotPart::decode(bytes);
     let _ = peer::ReadIndexResponse::decode(bytes);
     Ok(())
