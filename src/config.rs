@@ -2,6 +2,7 @@
 //! Never: open, bind or create anything. A configuration that is accepted here is well-formed, not yet possible.
 
 mod bounds;
+mod bridge;
 mod expand;
 mod spelling;
 
@@ -11,6 +12,8 @@ use std::path::{Path, PathBuf};
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize};
+
+pub use bridge::{BridgeConfig, shown};
 
 use crate::requests::Limits;
 
@@ -77,6 +80,8 @@ pub enum AdapterConfig {
     Raft(DataDir),
     /// One process over one JSONL file per session.
     Fs(DataDir),
+    /// An edge: the data lives at a main, reached over the main's bus.
+    Bridge(BridgeConfig),
 }
 
 /// What an adapter with files needs to know.
@@ -126,18 +131,23 @@ impl AdapterConfig {
         match self {
             AdapterConfig::Raft(_) => "raft",
             AdapterConfig::Fs(_) => "fs",
+            AdapterConfig::Bridge(_) => "bridge",
         }
     }
 
-    pub fn data_dir(&self) -> &Path {
+    /// A bridge has none: it keeps no data.
+    pub fn data_dir(&self) -> Option<&Path> {
         match self {
-            AdapterConfig::Raft(config) | AdapterConfig::Fs(config) => &config.data_dir,
+            AdapterConfig::Raft(config) | AdapterConfig::Fs(config) => Some(&config.data_dir),
+            AdapterConfig::Bridge(_) => None,
         }
     }
 
+    /// Without effect on a bridge.
     pub fn set_data_dir(&mut self, data_dir: PathBuf) {
         match self {
             AdapterConfig::Raft(config) | AdapterConfig::Fs(config) => config.data_dir = data_dir,
+            AdapterConfig::Bridge(_) => {}
         }
     }
 }
@@ -172,8 +182,10 @@ impl Config {
         let spelled = spelling::read(text)?;
         let expanded = expand::variables(spelled, variable)?;
         let mut config: Config = spelling::config(expanded)?;
-        let data_dir = expand::home(config.adapter.data_dir(), variable)?;
-        config.adapter.set_data_dir(data_dir);
+        if let Some(data_dir) = config.adapter.data_dir() {
+            let data_dir = expand::home(data_dir, variable)?;
+            config.adapter.set_data_dir(data_dir);
+        }
         config.validate()?;
         Ok(config)
     }

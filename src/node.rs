@@ -15,20 +15,24 @@ use futures::FutureExt;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use crate::config::{AdapterConfig, Config, ConfigError, Consistency};
+use crate::config::{AdapterConfig, BridgeConfig, Config, ConfigError, Consistency, shown};
 use crate::events::deliver::{Feed, FeedSettings};
 use crate::events::position::ClusterTag;
+use crate::machine::ids::Position;
 use crate::proposal::Adapter;
+use crate::proposal::bridge::sdk::Sdk;
+use crate::proposal::bridge::{Address, BridgeAdapter, BridgeSettings};
 use crate::proposal::local::LocalAdapter;
 use crate::proposal::mint::{Mint, SystemMint};
 use crate::proposal::raft::{RaftAdapter, RaftSettings};
 use crate::replication::replica::Replica;
+use crate::requests::store::about::Introduction;
 use crate::sockets::{RealSockets, Sockets};
 use crate::storage::disk::{Disk, RealDisk};
 use crate::storage::memory::MemoryStore;
 use crate::surface::bus::outbox::OutboxLimits;
 use crate::surface::bus::{Bus, BusSettings};
-use crate::surface::calls::{Calls, Reload, Runtime};
+use crate::surface::calls::{Calls, Introduce, Reload, Runtime};
 use crate::surface::endpoint::{self, EndpointSettings};
 use crate::surface::http::{Health, HealthCheck};
 
@@ -82,8 +86,18 @@ impl NodeSettings {
 #[derive(Debug)]
 pub enum StartError {
     Config(ConfigError),
-    Listen { address: SocketAddr, why: std::io::Error },
-    Data { data_dir: PathBuf, why: String },
+    Listen {
+        address: SocketAddr,
+        why: std::io::Error,
+    },
+    Data {
+        data_dir: PathBuf,
+        why: String,
+    },
+    /// No main of a bridge can be used.
+    Main {
+        why: String,
+    },
 }
 
 impl fmt::Display for StartError {
@@ -94,6 +108,7 @@ impl fmt::Display for StartError {
                 write!(f, "cannot listen on {address}: {why}; choose another with --listen, port 0 for a free one")
             }
             StartError::Data { data_dir, why } => write!(f, "data directory {}: {why}", data_dir.display()),
+            StartError::Main { why } => f.write_str(why),
         }
     }
 }
@@ -117,6 +132,7 @@ pub struct Node {
 enum OpenStore {
     Raft(Arc<RaftAdapter>),
     Fs(Arc<LocalAdapter>),
+    Bridge(Arc<BridgeAdapter>),
 }
 
 impl OpenStore {
@@ -124,6 +140,7 @@ impl OpenStore {
         match self {
             OpenStore::Raft(adapter) => adapter.clone(),
             OpenStore::Fs(adapter) => adapter.clone(),
+            OpenStore::Bridge(adapter) => adapter.clone(),
         }
     }
 }
@@ -135,12 +152,15 @@ impl Node {
         config.validate().map_err(StartError::Config)?;
 
         // 1. The store: recovered, locked, ready to commit; and the feed it publishes to.
-        let (store, feed) = open_store(&config, &ground).await.map_err(|why| {
-            let data_dir = config.adapter.data_dir().to_owned();
-            StartError::Data { data_dir, why }
+        let instance = uuid::Uuid::new_v4().to_string();
+        let opened = open_store(&config, &ground, &instance).await;
+        let (store, feed) = opened.map_err(|why| match config.adapter.data_dir() {
+            Some(data_dir) => StartError::Data { data_dir: data_dir.to_owned(), why },
+            None => StartError::Main { why },
         })?;
         // 2. The functions over it.
         let calls = Arc::new(Calls::new(runtime(&config, store.adapter())));
+        calls.introduce_with(introduce(instance, feed.clone()));
         if let Some(reread) = reread {
             calls.on_reload(reload(&calls, config.clone(), reread));
         }
@@ -164,7 +184,7 @@ impl Node {
     pub fn peer_addr(&self) -> Option<SocketAddr> {
         match &self.store {
             OpenStore::Raft(adapter) => adapter.peer_address(),
-            OpenStore::Fs(_) => None,
+            OpenStore::Fs(_) | OpenStore::Bridge(_) => None,
         }
     }
 
@@ -172,7 +192,7 @@ impl Node {
     pub fn replica(&self) -> Option<&Replica> {
         match &self.store {
             OpenStore::Raft(adapter) => Some(adapter.replica()),
-            OpenStore::Fs(_) => None,
+            OpenStore::Fs(_) | OpenStore::Bridge(_) => None,
         }
     }
 
@@ -185,7 +205,8 @@ impl Node {
         self.config.adapter.name()
     }
 
-    pub fn data_dir(&self) -> &Path {
+    /// Where the data is; a bridge has none of its own.
+    pub fn data_dir(&self) -> Option<&Path> {
         self.config.adapter.data_dir()
     }
 
@@ -193,7 +214,7 @@ impl Node {
     pub async fn failed(&self) -> String {
         match &self.store {
             OpenStore::Raft(adapter) => adapter.failed().await,
-            OpenStore::Fs(_) => std::future::pending().await,
+            OpenStore::Fs(_) | OpenStore::Bridge(_) => std::future::pending().await,
         }
     }
 
@@ -214,7 +235,20 @@ async fn ended(part: &str, task: JoinHandle<()>) {
 }
 
 fn runtime(config: &Config, adapter: Arc<dyn Adapter>) -> Runtime {
-    Runtime { adapter, limits: config.limits(), legacy_names: config.legacy_names, authoritative: true }
+    let authoritative = !matches!(config.adapter, AdapterConfig::Bridge(_));
+    Runtime { adapter, limits: config.limits(), legacy_names: config.legacy_names, authoritative }
+}
+
+/// What a bridge is told of this node.
+fn introduce(instance: String, feed: Arc<Feed>) -> Introduce {
+    let clock = SystemMint::default();
+    Arc::new(move |after| Introduction {
+        instance: instance.clone(),
+        cluster: feed.cluster().name().to_owned(),
+        position: feed.position().map(|position| feed.cluster().print(position)),
+        gap: after.and_then(|after| feed.check_resume(after).err()),
+        now_ms: clock.stamp().at_ms,
+    })
 }
 
 /// What `session::on-config-change` does: limits and names change at once, everything else needs a restart.
@@ -272,6 +306,14 @@ fn endpoint_settings(config: &Config, store: &OpenStore, ground: &Ground) -> End
             })
         }
         OpenStore::Fs(_) => Arc::new(|| Health { role: "single", trouble: None }),
+        OpenStore::Bridge(adapter) => {
+            let adapter = Arc::downgrade(adapter);
+            let stopping = || Some("the node is stopping".to_owned());
+            Arc::new(move || {
+                let trouble = adapter.upgrade().map_or_else(stopping, |adapter| adapter.trouble());
+                Health { role: "bridge", trouble }
+            })
+        }
     };
     EndpointSettings {
         health,
@@ -282,16 +324,16 @@ fn endpoint_settings(config: &Config, store: &OpenStore, ground: &Ground) -> End
     }
 }
 
-async fn open_store(config: &Config, ground: &Ground) -> Result<(OpenStore, Arc<Feed>), String> {
+async fn open_store(config: &Config, ground: &Ground, instance: &str) -> Result<(OpenStore, Arc<Feed>), String> {
     data_dir::check(&*ground.disk, &config.adapter)?;
-    match config.adapter {
-        AdapterConfig::Raft(_) => open_raft(config, ground).await,
-        AdapterConfig::Fs(_) => open_fs(config.adapter.data_dir().to_owned()).await,
+    match &config.adapter {
+        AdapterConfig::Raft(files) => open_raft(config, ground, &files.data_dir).await,
+        AdapterConfig::Fs(files) => open_fs(files.data_dir.clone()).await,
+        AdapterConfig::Bridge(bridge) => open_bridge(bridge, instance).await,
     }
 }
 
-async fn open_raft(config: &Config, ground: &Ground) -> Result<(OpenStore, Arc<Feed>), String> {
-    let data_dir = config.adapter.data_dir();
+async fn open_raft(config: &Config, ground: &Ground, data_dir: &Path) -> Result<(OpenStore, Arc<Feed>), String> {
     let feed = feed_of("raft");
     // Positions name their cluster, so the feed learns it before the first commit; a node that joins, when it is invited.
     let named = feed.clone();
@@ -311,6 +353,25 @@ async fn open_raft(config: &Config, ground: &Ground) -> Result<(OpenStore, Arc<F
         RaftAdapter::open(settings, ground.mint.clone(), feed.clone()).await
     };
     Ok((OpenStore::Raft(Arc::new(adapter.map_err(|error| why(&error, data_dir))?)), feed))
+}
+
+async fn open_bridge(config: &BridgeConfig, instance: &str) -> Result<(OpenStore, Arc<Feed>), String> {
+    let feed = feed_of("bridge");
+    let mains = config.mains().into_iter().map(|(key, url)| Address { key, shown: shown(&url), url }).collect();
+    let timeout = Duration::from_millis(config.timeout_ms);
+    let settings = BridgeSettings { mains, timeout, instance: instance.to_owned() };
+    let dial = Arc::new(Sdk { name: format!("session-manager-bridge-{instance}") });
+    // Events keep the positions of the main, so that a subscriber may resume at any edge of it.
+    let named = feed.clone();
+    let on_main = Arc::new(move |cluster: &str, position: Option<Position>| {
+        named.joins(cluster);
+        if let Some(position) = position {
+            named.starts_after(position);
+        }
+    });
+    let adapter =
+        BridgeAdapter::open(settings, dial, Arc::new(SystemMint::default()), feed.clone(), Some(on_main)).await?;
+    Ok((OpenStore::Bridge(Arc::new(adapter)), feed))
 }
 
 async fn open_fs(data_dir: PathBuf) -> Result<(OpenStore, Arc<Feed>), String> {
@@ -336,6 +397,7 @@ fn why(error: &dyn fmt::Display, data_dir: &Path) -> String {
 async fn close_store(store: &OpenStore) {
     match store {
         OpenStore::Raft(adapter) => adapter.shutdown().await,
+        OpenStore::Bridge(adapter) => adapter.close(),
         OpenStore::Fs(adapter) => {
             let adapter = adapter.clone();
             if let Err(error) = tokio::task::spawn_blocking(move || adapter.close()).await {

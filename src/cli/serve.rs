@@ -98,13 +98,17 @@ impl Overrides {
             config.listen = listen;
         }
         if let Some(adapter) = self.adapter {
-            let data_dir = DataDir { data_dir: config.adapter.data_dir().to_owned() };
+            let data_dir = config.adapter.data_dir().map(Path::to_owned);
+            let data_dir = data_dir.map_or_else(DataDir::default, |data_dir| DataDir { data_dir });
             config.adapter = match adapter {
                 AdapterName::Raft => AdapterConfig::Raft(data_dir),
                 AdapterName::Fs => AdapterConfig::Fs(data_dir),
             };
         }
         if let Some(data_dir) = &self.data_dir {
+            if config.adapter.data_dir().is_none() {
+                return Err(ConfigError("--data-dir: a bridge keeps no data, leave it out".to_owned()));
+            }
             config.adapter.set_data_dir(data_dir.clone());
         }
         config.node_id = self.node_id.unwrap_or(config.node_id);
@@ -149,7 +153,7 @@ async fn serve(args: ServeArgs) -> ExitCode {
         Err(error) => return fail(EXIT_UNUSABLE, error),
     };
     let address = node.local_addr();
-    let data_dir = absolute(node.data_dir());
+    let data_dir = node.data_dir().map_or_else(|| "at the main".to_owned(), absolute);
     tracing::info!(%address, data_dir, adapter = node.adapter(), version = env!("CARGO_PKG_VERSION"), "listening");
     if args.log_format == LogFormat::Text {
         introduce(address, &data_dir, node.adapter());

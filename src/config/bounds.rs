@@ -30,8 +30,11 @@ pub fn check(config: &Config) -> Result<(), ConfigError> {
             "outbound_queue_bytes: {one} is more than outbound_total_bytes ({all}): lower the one or raise the other"
         )));
     }
-    if config.adapter.data_dir().as_os_str().is_empty() {
+    if config.adapter.data_dir().is_some_and(|data_dir| data_dir.as_os_str().is_empty()) {
         return Err(ConfigError("adapter.config.data_dir: empty, name a directory such as ./data".to_owned()));
+    }
+    if let AdapterConfig::Bridge(bridge) = &config.adapter {
+        bridge.check(config.listen)?;
     }
     // Whoever reaches the port can read and write everything, so nothing beyond this machine may reach it.
     if !config.listen.ip().is_loopback() {
@@ -55,8 +58,8 @@ fn cluster(config: &Config) -> Result<(), ConfigError> {
         return wrong("join: nobody can invite a node without peer_listen, set it to host:port".to_owned());
     }
     let Some(address) = config.peer_listen else { return Ok(()) };
-    if matches!(config.adapter, AdapterConfig::Fs(_)) {
-        return wrong("peer_listen: the fs adapter has no peers, use the raft adapter".to_owned());
+    if !matches!(config.adapter, AdapterConfig::Raft(_)) {
+        return wrong(format!("peer_listen: the {} adapter has no peers, use the raft adapter", config.adapter.name()));
     }
     // Whoever reaches this port is a member or an operator.
     if !address.ip().is_loopback() {

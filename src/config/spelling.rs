@@ -37,9 +37,9 @@ fn with_new_keys(value: Value) -> Result<Value, ConfigError> {
         }
         fields.insert("adapter".into(), adapter_block(adapter)?);
     } else if let Some(name) = backend {
-        fields.insert("adapter".into(), adapter_fields(name, backend_config, "backend")?);
+        fields.insert("adapter".into(), adapter_fields(name, backend_config));
     } else if backend_config.is_some() {
-        return Err(ConfigError("backend_config: backend is missing, name fs or raft".to_owned()));
+        return Err(ConfigError("backend_config: backend is missing, name fs, raft or bridge".to_owned()));
     }
     Ok(Value::Mapping(fields))
 }
@@ -48,23 +48,22 @@ fn adapter_block(adapter: Value) -> Result<Value, ConfigError> {
     let Value::Mapping(mut fields) = adapter else {
         return Err(ConfigError("adapter: must be a mapping with name and config".to_owned()));
     };
-    let name = fields.remove("name").ok_or_else(|| ConfigError("adapter.name: missing, name raft or fs".to_owned()))?;
+    let name = fields
+        .remove("name")
+        .ok_or_else(|| ConfigError("adapter.name: missing, name raft, fs or bridge".to_owned()))?;
     let config = fields.remove("config");
     if let Some((unknown, _)) = fields.iter().next() {
         let unknown = unknown.as_str().unwrap_or("a key that is no text");
         return Err(ConfigError(format!("adapter.{unknown}: unknown key, an adapter has name and config")));
     }
-    adapter_fields(name, config, "adapter.name")
+    Ok(adapter_fields(name, config))
 }
 
 /// The block in the order in which it is read best: what kind it is, then its settings, all optional.
-fn adapter_fields(name: Value, config: Option<Value>, key: &str) -> Result<Value, ConfigError> {
-    if name.as_str() == Some("bridge") {
-        return Err(ConfigError(format!("{key}: bridge is not in this build yet, use raft or fs")));
-    }
+fn adapter_fields(name: Value, config: Option<Value>) -> Value {
     let config = config.filter(|config| !config.is_null()).unwrap_or_else(|| Value::Mapping(Mapping::new()));
     let mut fields = Mapping::new();
     fields.insert("name".into(), name);
     fields.insert("config".into(), config);
-    Ok(Value::Mapping(fields))
+    Value::Mapping(fields)
 }

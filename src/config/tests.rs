@@ -47,14 +47,51 @@ fn the_adapter_is_read_in_its_old_spelling_too() {
     assert_eq!(parse("backend: fs").unwrap().adapter, AdapterConfig::Fs(DataDir::default()));
     let both = "adapter: {name: fs}\nbackend: fs";
     assert_eq!(refusal(both), "adapter: backend and backend_config are its old spelling, remove them");
-    assert_eq!(refusal("backend_config: {}"), "backend_config: backend is missing, name fs or raft");
+    assert_eq!(refusal("backend_config: {}"), "backend_config: backend is missing, name fs, raft or bridge");
 }
 
 #[test]
-fn a_bridge_is_known_and_refused() {
-    let words = "bridge is not in this build yet, use raft or fs";
-    assert_eq!(refusal("adapter: {name: bridge, config: {url: x}}"), format!("adapter.name: {words}"));
-    assert_eq!(refusal("backend: bridge"), format!("backend: {words}"));
+fn a_bridge_names_its_main_or_the_nodes_of_it() {
+    let one = parse("adapter: {name: bridge, config: {url: 'ws://main:5000/bus?a=b'}}").unwrap();
+    let before = parse("backend: bridge\nbackend_config: {url: 'ws://main:5000/bus?a=b', timeout_ms: 5000}").unwrap();
+    assert_eq!(one, before);
+    let AdapterConfig::Bridge(bridge) = &one.adapter else { panic!("{one:?}") };
+    assert_eq!(bridge.mains(), [("adapter.config.url".to_owned(), "ws://main:5000/bus?a=b".to_owned())]);
+    assert_eq!(shown(&bridge.mains()[0].1), "ws://main:5000/bus");
+    assert_eq!(parse(&serde_json::to_string(&one).unwrap()).unwrap(), one);
+    let many = parse("adapter: {name: bridge, config: {urls: ['ws://a:1', 'wss://b'], timeout_ms: 250}}").unwrap();
+    let AdapterConfig::Bridge(bridge) = &many.adapter else { panic!("{many:?}") };
+    assert_eq!(bridge.mains()[1], ("adapter.config.urls[1]".to_owned(), "wss://b".to_owned()));
+    assert_eq!((bridge.timeout_ms, many.adapter.data_dir()), (250, None));
+}
+
+#[test]
+fn a_bridge_that_leads_nowhere_or_to_itself_is_refused() {
+    let cases = [
+        ("{}", "adapter.config.url: missing"),
+        ("{url: 'ws://a:1', urls: ['ws://b:1']}", "adapter.config.urls: url is given too"),
+        ("{url: ''}", "adapter.config.url: \"\" is no URL"),
+        ("{url: main}", "adapter.config.url: \"main\" is no bus: write ws://host:port"),
+        ("{url: 'http://a:1'}", "adapter.config.url: \"http://a:1\" is no bus"),
+        ("{url: 'ws://me:secret@a:1'}", "adapter.config.url: \"ws://a:1\" names a user"),
+        ("{url: 'ws://127.0.0.1:49134'}", "adapter.config.url: ws://127.0.0.1:49134 is this node's own address"),
+        (
+            "{urls: ['ws://a:1', 'ws://localhost:49134/x']}",
+            "adapter.config.urls[1]: ws://localhost:49134/x is this node's",
+        ),
+        ("{urls: ['ws://a:1', 'ws://a:1']}", "adapter.config.urls[1]: ws://a:1 is given twice"),
+        ("{url: 'ws://a:1', timeout_ms: 0}", "adapter.config.timeout_ms: 0 is out of bounds"),
+        ("{url: 'ws://a:1', timeout_ms: soon}", "adapter.config.timeout_ms: invalid type"),
+        ("{url: 'ws://a:1', data_dir: x}", "adapter.config.data_dir: unknown field"),
+        ("{url: 5}", "adapter.config.url: invalid type"),
+    ];
+    for (config, words) in cases {
+        let refused = refusal(&format!("adapter: {{name: bridge, config: {config}}}"));
+        assert!(refused.starts_with(words), "{config}\n  {refused}");
+        assert!(!refused.contains("secret"), "{refused}");
+    }
+    let peers = "{peer_listen: '127.0.0.1:1', adapter: {name: bridge, config: {url: 'ws://a:1'}}}";
+    assert!(refusal(peers).starts_with("peer_listen: the bridge adapter has no peers"));
 }
 
 #[test]
@@ -62,7 +99,7 @@ fn an_error_names_the_key() {
     let cases = [
         ("max_conections: 1", "max_conections: unknown field `max_conections`, expected one of `adapter`"),
         ("max_connections: many", "max_connections: invalid type: string \"many\", expected usize"),
-        ("adapter: {name: tape}", "adapter.name: unknown variant `tape`, expected `raft` or `fs`"),
+        ("adapter: {name: tape}", "adapter.name: unknown variant `tape`, expected one of `raft`, `fs`, `bridge`"),
         ("adapter: {config: {}}", "adapter.name: missing"),
         ("adapter: {name: fs, color: red}", "adapter.color: unknown key"),
         ("adapter: {name: fs, config: {dir: x}}", "adapter.config.dir: unknown field `dir`, expected `data_dir`"),
@@ -106,7 +143,7 @@ fn variables_and_home_are_expanded() {
     assert_eq!(config.listen.port(), 5000);
     assert_eq!(config.adapter, AdapterConfig::Fs(DataDir { data_dir: "/home/me/a/b".into() }));
     let home = parse("adapter: {name: fs, config: {data_dir: '~'}}").unwrap();
-    assert_eq!(home.adapter.data_dir(), Path::new("/home/me"));
+    assert_eq!(home.adapter.data_dir(), Some(Path::new("/home/me")));
 }
 
 #[test]
@@ -123,11 +160,6 @@ fn a_variable_that_is_not_there_is_an_error_and_never_brings_structure() {
 }
 
 #[test]
-fn a_bridge_behind_a_variable_is_refused_too() {
-    assert!(refusal("adapter: {name: '${KIND:bridge}'}").contains("not in this build yet"));
-}
-
-#[test]
 fn the_schema_knows_every_setting_and_the_adapters_by_name() {
     let schema = Config::schema();
     let settings = serde_json::to_value(Config::default()).unwrap();
@@ -137,5 +169,5 @@ fn the_schema_knows_every_setting_and_the_adapters_by_name() {
     assert_eq!(schema["additionalProperties"], false);
     let adapters = schema["definitions"]["AdapterConfig"]["oneOf"].as_array().unwrap();
     let names: Vec<&str> = adapters.iter().map(|one| one["properties"]["name"]["enum"][0].as_str().unwrap()).collect();
-    assert_eq!(names, ["raft", "fs"]);
+    assert_eq!(names, ["raft", "fs", "bridge"]);
 }

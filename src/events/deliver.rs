@@ -154,6 +154,17 @@ impl Feed {
         state.dispatched
     }
 
+    /// How far the feed has come: the last event handed out, or where it starts.
+    pub fn position(&self) -> Option<Position> {
+        locked(&self.state).dispatched
+    }
+
+    /// Why the feed cannot be resumed after a position, if so.
+    pub fn check_resume(&self, after: &str) -> Result<(), String> {
+        let after = self.cluster().parse(after)?;
+        locked(&self.state).ring.check_reaches(after, self.cluster())
+    }
+
     /// True when nothing after this position is lost.
     pub fn reaches(&self, position: Position) -> bool {
         locked(&self.state).ring.check_reaches(position, self.cluster()).is_ok()

@@ -14,6 +14,10 @@ impl ClusterTag {
         ClusterTag(if clean.is_empty() { "node".to_owned() } else { clean })
     }
 
+    pub fn name(&self) -> &str {
+        &self.0
+    }
+
     pub fn print(&self, position: Position) -> String {
         format!("{}.{}.{}.{}", self.0, position.group, position.index, position.ordinal)
     }

@@ -29,6 +29,18 @@ pub enum Refusal {
 }
 
 impl Refusal {
+    /// Every code a refusal may have.
+    pub const CODES: [&'static str; 8] = [
+        "session/not_found",
+        "session/entry_not_found",
+        "session/parent_not_found",
+        "session/invalid_entry_kind",
+        "session/details_not_supported",
+        "session/empty_batch",
+        "session/invalid_cursor",
+        "session/invalid_request",
+    ];
+
     /// The stable code of the closed set in the API contract.
     pub fn code(&self) -> &'static str {
         match self {

@@ -16,7 +16,8 @@ const TRACES: [&str; 2] = ["LOCK", "identity.new"];
 
 /// Why the directory cannot be used, if so.
 pub fn check(disk: &dyn Disk, adapter: &AdapterConfig) -> Result<(), String> {
-    let names = names_in(disk, adapter.data_dir()).map_err(|error| error.to_string())?;
+    let Some(data_dir) = adapter.data_dir() else { return Ok(()) };
+    let names = names_in(disk, data_dir).map_err(|error| error.to_string())?;
     let is_raft = names.iter().any(|name| name == IDENTITY);
     match adapter {
         AdapterConfig::Fs(_) if is_raft => {
@@ -29,7 +30,7 @@ pub fn check(disk: &dyn Disk, adapter: &AdapterConfig) -> Result<(), String> {
             Some(name) => Err(format!("it holds {name} and no data of ours: choose an empty or a new directory")),
             None => Ok(()),
         },
-        AdapterConfig::Raft(_) | AdapterConfig::Fs(_) => Ok(()),
+        AdapterConfig::Raft(_) | AdapterConfig::Fs(_) | AdapterConfig::Bridge(_) => Ok(()),
     }
 }
 

@@ -278,7 +278,7 @@ async fn a_killed_leader_takes_nothing_acknowledged_with_it_and_nothing_happens_
                 Ok(_) => acknowledged.push(text),
                 Err(Undone::OutcomeUnknown(_)) => doubtful.push(text),
                 Err(Undone::Unavailable(_)) => {}
-                Err(Undone::Refused(refusal)) => panic!("{refusal}"),
+                Err(refused @ (Undone::Refused(_) | Undone::RefusedThere { .. })) => panic!("{refused}"),
             }
         }
         nodes.push(Node::start(killed.0, killed.1).await.unwrap());

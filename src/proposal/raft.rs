@@ -21,6 +21,7 @@ use tracing::{info, warn};
 use super::mint::Mint;
 use super::{Adapter, Undone};
 use crate::events::EventSink;
+use crate::machine::ids::RequestId;
 use crate::machine::{self, Answer, Command, Found, Query};
 use crate::replication::GROUP;
 use crate::replication::admin_service::AdminService;
@@ -141,11 +142,13 @@ impl RaftAdapter {
         }
     }
 
-    async fn order(&self, command: Command, deadline: Instant) -> Result<Answer, Undone> {
+    /// `named`: its caller may have sent it before under this id.
+    async fn order(&self, command: Command, named: Option<RequestId>, deadline: Instant) -> Result<Answer, Undone> {
         let full = |_| Undone::Unavailable(format!("{PROPOSALS_MAX} mutations are in flight already; retry later"));
         let _room = self.room.try_acquire().map_err(full)?;
         let deadline = deadline.min(Instant::now() + PATIENCE);
-        carry::carry(&self.leading, command, self.mint.request_id(), deadline).await
+        let request_id = named.unwrap_or_else(|| self.mint.request_id());
+        carry::carry(&self.leading, command, request_id, named.is_some(), deadline).await
     }
 
     /// Returns once the state here holds everything that was answered anywhere before now.
@@ -184,7 +187,16 @@ impl RaftAdapter {
 
 impl Adapter for RaftAdapter {
     fn propose(&self, command: Command, deadline: Instant) -> BoxFuture<'_, Result<Answer, Undone>> {
-        self.order(command, deadline).boxed()
+        self.order(command, None, deadline).boxed()
+    }
+
+    fn propose_once(
+        &self,
+        command: Command,
+        request_id: RequestId,
+        deadline: Instant,
+    ) -> BoxFuture<'_, Result<Answer, Undone>> {
+        self.order(command, Some(request_id), deadline).boxed()
     }
 
     fn ask(&self, query: Query, deadline: Instant) -> BoxFuture<'_, Result<Found, Undone>> {

@@ -9,6 +9,11 @@ use crate::machine::refusal::Refusal;
 
 /// Parses a body. Nothing at all, or null, is an empty object: functions without required fields take it.
 pub fn parse<T: DeserializeOwned>(body: &str) -> Result<T, Refusal> {
+    parse_within(body, DEPTH_MAX)
+}
+
+/// The same for a body that may nest so many levels deep.
+pub fn parse_within<T: DeserializeOwned>(body: &str, depth_max: usize) -> Result<T, Refusal> {
     let body = match body.trim_ascii() {
         "" | "null" => "{}",
         body => body,
@@ -16,8 +21,8 @@ pub fn parse<T: DeserializeOwned>(body: &str) -> Result<T, Refusal> {
     if !body.starts_with('{') {
         return Err(invalid("invalid request: the body must be a JSON object"));
     }
-    if is_deeper_than(body, DEPTH_MAX) {
-        return Err(invalid(format!("invalid request: nested deeper than {DEPTH_MAX} levels")));
+    if is_deeper_than(body, depth_max) {
+        return Err(invalid(format!("invalid request: nested deeper than {depth_max} levels")));
     }
     // The path of an error is worked out only when there is an error: requests are parsed often, faults rarely.
     serde_json::from_str(body).map_err(|_| explain::refusal::<T>(body))

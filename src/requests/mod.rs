@@ -28,16 +28,18 @@ mod explain;
 mod print;
 mod table;
 
-pub use table::{find, functions};
+pub use table::{find, functions, served};
 
 use schemars::JsonSchema;
 use schemars::schema::RootSchema;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use crate::machine::ids::RequestId;
 use crate::machine::refusal::Refusal;
 use crate::machine::{Answer, Command, Found, Query};
 use config_status::ReloadStatus;
+use store::about::Introduction;
 
 /// Bounds a request is checked against. They come from the configuration and may change while the node runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -60,6 +62,16 @@ impl Limits {
 pub enum Decision {
     Propose(Command),
     Ask(Query),
+    /// `session::store::propose`: a mutation of `function`, ordered by a bridge under a name of its own.
+    ProposeOnce {
+        command: Command,
+        request_id: RequestId,
+        function: &'static str,
+    },
+    /// `session::store::about`: answered by the node itself.
+    Introduce {
+        after: Option<String>,
+    },
     /// `session::config-status`: answered by the node itself.
     ConfigStatus,
     /// `session::on-config-change`: carried out by the node itself.
@@ -129,4 +141,5 @@ pub enum Done {
     Found(Found),
     Status(ReloadStatus),
     Reloaded { ok: bool },
+    Introduced(Introduction),
 }

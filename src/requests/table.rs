@@ -18,6 +18,7 @@ use super::on_config_change::OnConfigChangeEvent;
 use super::set_active_leaf::SetActiveLeafRequest;
 use super::set_meta::SetMetaRequest;
 use super::set_status::SetStatusRequest;
+use super::store::about::AboutRequest;
 use super::store::delete_active_leaf::DeleteActiveLeafRequest;
 use super::store::delete_entries::DeleteEntriesRequest;
 use super::store::delete_meta::DeleteMetaRequest;
@@ -26,6 +27,7 @@ use super::store::get_entry::GetEntryRequest;
 use super::store::get_meta::GetMetaRequest;
 use super::store::list_entries::ListEntriesRequest;
 use super::store::list_metas::ListMetasRequest;
+use super::store::propose;
 use super::store::publish_events::PublishEventsRequest;
 use super::store::put_entry::PutEntryRequest;
 use super::store::put_meta::PutMetaRequest;
@@ -65,14 +67,22 @@ static FUNCTIONS: [Function; 28] = [
     mutation::<PublishEventsRequest>(),
 ];
 
-/// Every function of the API.
+/// What this project's nodes tell each other beyond the published API.
+static BEYOND: [Function; 2] = [operation::<AboutRequest>(), propose::FUNCTION];
+
+/// Every function of the published API.
 pub fn functions() -> &'static [Function] {
     &FUNCTIONS
 }
 
+/// Every function a node serves.
+pub fn served() -> impl Iterator<Item = &'static Function> {
+    FUNCTIONS.iter().chain(&BEYOND)
+}
+
 /// The function an id names. Version 0.1.2 spelled ids in snake_case; with `legacy_names` those are known too.
 pub fn find(id: &str, legacy_names: bool) -> Option<&'static Function> {
-    FUNCTIONS.iter().find(|function| function.id == id || (legacy_names && is_legacy_name(function.id, id)))
+    served().find(|function| function.id == id || (legacy_names && is_legacy_name(function.id, id)))
 }
 
 fn is_legacy_name(id: &str, asked: &str) -> bool {
@@ -116,7 +126,7 @@ const fn operation<O: Operation>() -> Function {
     }
 }
 
-fn schema<T: JsonSchema>() -> RootSchema {
+pub(super) fn schema<T: JsonSchema>() -> RootSchema {
     schemars::schema_for!(T)
 }
 

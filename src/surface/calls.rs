@@ -1,7 +1,7 @@
 //! Owns: the way of a call from its body to its response, and the runtime that calls see, swapped whole.
 //! Reads: the table of functions. Never: state, or a wire.
 
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 use std::time::Instant;
 
 use futures::FutureExt;
@@ -9,10 +9,12 @@ use futures::future::BoxFuture;
 
 use super::sidecar::{self, Consistency};
 use super::{CallError, DescribedFunction, Service};
+use crate::machine::Query;
 use crate::machine::refusal::Refusal;
-use crate::proposal::Adapter;
+use crate::proposal::{Adapter, Intent, Relayed};
 use crate::requests::config_status::ReloadStatus;
 use crate::requests::limits::RESPONSE_BYTES_MAX;
+use crate::requests::store::about::Introduction;
 use crate::requests::{self, Decision, Done, Function, Limits};
 
 /// What calls run on. A reload swaps it as a whole; calls under way end on what they began with.
@@ -29,9 +31,13 @@ pub struct Runtime {
 /// Reads the configuration again and puts it to work, or says why not.
 pub type Reload = Arc<dyn Fn() -> BoxFuture<'static, Result<(), String>> + Send + Sync>;
 
+/// Tells a bridge of this node, and whether its feed can be resumed after the given position.
+pub type Introduce = Arc<dyn Fn(Option<&str>) -> Introduction + Send + Sync>;
+
 pub struct Calls {
     runtime: RwLock<Arc<Runtime>>,
     reloads: Arc<Reloads>,
+    introduce: OnceLock<Introduce>,
 }
 
 impl Calls {
@@ -41,7 +47,12 @@ impl Calls {
             status: Mutex::new(ReloadStatus::AT_BOOT),
             turn: tokio::sync::Mutex::new(()),
         };
-        Calls { runtime: RwLock::new(Arc::new(runtime)), reloads: Arc::new(reloads) }
+        Calls { runtime: RwLock::new(Arc::new(runtime)), reloads: Arc::new(reloads), introduce: OnceLock::new() }
+    }
+
+    /// What `session::store::about` says from now on. Without it no bridge is told, and none proposes.
+    pub fn introduce_with(&self, introduce: Introduce) {
+        self.introduce.get_or_init(|| introduce);
     }
 
     /// What calls run on now.
@@ -77,20 +88,38 @@ impl Calls {
             return Err(Refusal::RequestInvalid(words).into());
         }
         let terms = sidecar::read(sidecar)?;
-        let done = match (function.decide)(body, &runtime.limits)? {
+        let decision = (function.decide)(body, &runtime.limits)?;
+        if let Some(intent) = intent(&decision)
+            && let Some(there) = runtime.adapter.relay(Relayed { function_id: function.id, body, intent }, deadline)
+        {
+            return fits(there.await?);
+        }
+        let mut answers = function;
+        let done = match decision {
             Decision::Propose(command) => Done::Answered(runtime.adapter.propose(command, deadline).await?),
             Decision::Ask(query) => Done::Found(match terms.consistency {
                 Some(Consistency::Local) => runtime.adapter.ask_here(query, deadline).await?,
                 Some(Consistency::Linearizable) | None => runtime.adapter.ask(query, deadline).await?,
             }),
+            Decision::ProposeOnce { command, request_id, function: called } => {
+                answers = requests::find(called, false).unwrap_or(function);
+                Done::Answered(runtime.adapter.propose_once(command, request_id, deadline).await?)
+            }
+            Decision::Introduce { after } => Done::Introduced(self.introduction(after.as_deref())?),
             Decision::ConfigStatus => Done::Status(self.reload_status()),
             Decision::ReloadConfig => Done::Reloaded { ok: self.reload(deadline).await? },
         };
-        let response = (function.respond)(done).ok_or_else(|| {
+        let response = (answers.respond)(done).ok_or_else(|| {
             tracing::error!(function = function.id, "the adapter answered something else than what was asked");
             CallError::storage(format!("outcome unknown: {} was answered with something else", function.id))
         })?;
         fits(response)
+    }
+
+    fn introduction(&self, after: Option<&str>) -> Result<Introduction, CallError> {
+        let introduce = self.introduce.get();
+        let introduce = introduce.ok_or_else(|| CallError::storage("this node has no feed a bridge could follow"))?;
+        Ok(introduce(after))
     }
 
     /// Whether the configuration was put to work. A reload goes on when its caller stops waiting.
@@ -140,6 +169,21 @@ fn fits(response: String) -> Result<String, CallError> {
     Ok(response)
 }
 
+/// What a call is about, where another node's machine could decide it.
+fn intent(decision: &Decision) -> Option<Intent> {
+    match decision {
+        Decision::Propose(_) => Some(Intent::Change),
+        Decision::Ask(Query::List(query)) => Some(Intent::Read { page: Some(query.limit) }),
+        Decision::Ask(Query::Messages(query)) => Some(Intent::Read { page: Some(query.limit) }),
+        Decision::Ask(
+            Query::Meta(_) | Query::Cursor(_) | Query::Entry(..) | Query::Leaf(_) | Query::Entries(_) | Query::Metas,
+        ) => Some(Intent::Read { page: None }),
+        Decision::ProposeOnce { .. } | Decision::Introduce { .. } | Decision::ConfigStatus | Decision::ReloadConfig => {
+            None
+        }
+    }
+}
+
 fn is_raw_store(function: &Function) -> bool {
     function.id.starts_with("session::store::")
 }
@@ -162,7 +206,7 @@ impl Service for Calls {
 
     fn functions(&self) -> Vec<DescribedFunction> {
         let served = |function: &&Function| self.runtime().authoritative || !is_raw_store(function);
-        requests::functions().iter().filter(served).map(described).collect()
+        requests::served().filter(served).map(described).collect()
     }
 }
 
@@ -257,7 +301,7 @@ mod tests {
     #[tokio::test]
     async fn a_bridge_serves_no_raw_store() {
         let calls = Calls::new(Runtime { authoritative: false, ..memory() });
-        for function in requests::functions().iter().filter(|function| is_raw_store(function)) {
+        for function in requests::served().filter(|function| is_raw_store(function)) {
             let error = call(&calls, function.id, json!({})).await.unwrap_err();
             assert_eq!(error.code, "session/invalid_request");
             assert!(error.message.contains("where the data lives"), "{error}");
@@ -355,7 +399,7 @@ mod tests {
     async fn all_functions_are_described_with_their_schemas() {
         let calls = Calls::new(memory());
         let functions = calls.functions();
-        assert_eq!(functions.len(), 28);
+        assert_eq!(functions.len(), 30);
         assert!(functions.iter().all(|function| function.request_schema["type"] == "object"));
         assert!(functions.iter().all(|function| function.response_schema.is_object()));
     }

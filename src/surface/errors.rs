@@ -70,6 +70,7 @@ impl From<Undone> for CallError {
     fn from(undone: Undone) -> CallError {
         match undone {
             Undone::Refused(refusal) => CallError::from(refusal),
+            Undone::RefusedThere { code, message } => CallError { code, message },
             Undone::Unavailable(why) => CallError::storage(why),
             Undone::OutcomeUnknown(why) => CallError::storage(format!("outcome unknown: {why}")),
         }
@@ -118,6 +119,8 @@ mod tests {
         undone.push(Undone::OutcomeUnknown("deadline".to_owned()));
         let errors: Vec<CallError> = undone.into_iter().map(CallError::from).collect();
         assert!(errors.iter().all(|error| error.row().is_some()));
+        let refused: BTreeSet<&str> = refusals().iter().map(Refusal::code).collect();
+        assert_eq!(refused, Refusal::CODES.into());
         let reached: BTreeSet<&str> = errors.iter().map(|error| error.code).collect();
         assert_eq!(reached, TABLE.iter().map(|row| row.code).collect());
     }

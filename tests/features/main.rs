@@ -4,6 +4,7 @@
 //! read back; one that leaves a duty out, or an event unasserted, fails. `cargo test --test features -- words` runs the
 //! scenarios whose name or file contains the words.
 
+mod edge;
 mod hearing;
 mod node;
 mod races;
@@ -17,7 +18,8 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use cucumber::World as _;
-use cucumber::gherkin::{Feature, Scenario};
+use cucumber::gherkin::{Feature, Scenario, Step};
+use session_manager::events::filter::STORE_EVENTS;
 
 use crate::node::Kind;
 use crate::report::Report;
@@ -52,6 +54,12 @@ async fn round(kind: Kind, asked: Vec<String>) -> Report {
     let wanted = move |feature: &Feature, scenario: &Scenario| {
         let file = feature.path.as_ref().map(|path| path.to_string_lossy().into_owned()).unwrap_or_default();
         let named = |word: &String| scenario.name.contains(word.as_str()) || file.contains(word.as_str());
+        // The raw store is served where the data lives, and an edge has none.
+        let raw = |step: &Step| step.value.contains("session::store::") && !step.value.contains(STORE_EVENTS);
+        let background = feature.background.iter().flat_map(|background| &background.steps);
+        if kind.is_edge() && background.chain(&scenario.steps).any(raw) {
+            return false;
+        }
         kind.runs(&feature.tags) && kind.runs(&scenario.tags) && (asked.is_empty() || asked.iter().any(named))
     };
     World::cucumber()

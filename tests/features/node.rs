@@ -18,6 +18,7 @@ use session_manager::surface::Service;
 use session_manager::surface::calls::{Calls, Runtime};
 use tempfile::TempDir;
 
+use crate::edge::Edge;
 use crate::hearing::Ear;
 
 /// Where the data lives.
@@ -27,16 +28,22 @@ pub enum Kind {
     Jsonl,
     /// The raft adapter: a cluster of one over the log, with its state in sled.
     Sled,
+    /// The bridge adapter at a main that decides.
+    Bridge,
+    /// The bridge adapter at a main that only keeps records.
+    Records,
 }
 
 impl Kind {
-    pub const ALL: [Kind; 3] = [Kind::Memory, Kind::Jsonl, Kind::Sled];
+    pub const ALL: [Kind; 5] = [Kind::Memory, Kind::Jsonl, Kind::Sled, Kind::Bridge, Kind::Records];
 
     pub fn name(self) -> &'static str {
         match self {
             Kind::Memory => "memory",
             Kind::Jsonl => "jsonl",
             Kind::Sled => "sled",
+            Kind::Bridge => "a bridge",
+            Kind::Records => "a bridge to records",
         }
     }
 
@@ -46,8 +53,18 @@ impl Kind {
             (Kind::Memory, "durable" | "jsonl" | "sled") => false,
             (Kind::Jsonl, "sled" | "not-jsonl") => false,
             (Kind::Sled, "jsonl") => false,
+            (Kind::Bridge | Kind::Records, "durable" | "jsonl" | "sled") => false,
             (_, _) => true,
         })
+    }
+}
+
+impl Kind {
+    pub fn is_edge(self) -> bool {
+        match self {
+            Kind::Bridge | Kind::Records => true,
+            Kind::Memory | Kind::Jsonl | Kind::Sled => false,
+        }
     }
 }
 
@@ -101,6 +118,7 @@ struct Running {
 enum Close {
     Local(Arc<LocalAdapter>),
     Raft(Arc<RaftAdapter>),
+    Edge(Edge),
 }
 
 #[derive(Debug, Clone)]
@@ -120,7 +138,7 @@ impl Node {
             ear: Ear::new(),
             directory: tempfile::tempdir().expect("a temporary directory"),
             running: None,
-            settings: Settings { limits, legacy_names: true, authoritative: true },
+            settings: Settings { limits, legacy_names: true, authoritative: !kind.is_edge() },
         };
         node.open().await;
         node
@@ -148,6 +166,10 @@ impl Node {
                 let adapter = Arc::new(adapter);
                 (adapter.clone(), Close::Raft(adapter))
             }
+            Kind::Bridge | Kind::Records => {
+                let edge = Edge::open(self.kind == Kind::Bridge, mint, ear).await;
+                (edge.adapter.clone(), Close::Edge(edge))
+            }
         };
         let calls = Arc::new(Calls::new(self.settings.runtime(&adapter)));
         self.running = Some(Running { calls, adapter, close });
@@ -163,6 +185,7 @@ impl Node {
                     closed.expect("the node stops");
                 }
                 Close::Raft(adapter) => adapter.shutdown().await,
+                Close::Edge(edge) => edge.close(),
             }
             self.ear.restart();
         }

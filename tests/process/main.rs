@@ -2,6 +2,7 @@
 #![cfg(unix)]
 
 mod bad_input;
+mod bridge;
 mod client;
 mod kill;
 mod node;

@@ -18,7 +18,10 @@ pub struct NodeProcess {
 /// The program with a data directory, not started yet.
 pub fn command(data_dir: &Path, arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_session-manager"));
-    command.args(["--listen", "127.0.0.1:0", "--data-dir"]).arg(data_dir).args(arguments);
+    if !arguments.contains(&"--listen") {
+        command.args(["--listen", "127.0.0.1:0"]);
+    }
+    command.arg("--data-dir").arg(data_dir).args(arguments);
     command.env_remove("RUST_LOG").stdin(Stdio::null()).stdout(Stdio::null());
     command
 }

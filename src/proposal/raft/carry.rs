@@ -18,14 +18,17 @@ use crate::storage::log::command::Order;
 /// The leader replaces it.
 const NO_STAMP: Stamp = Stamp { at_ms: 0, seed: 0 };
 
+/// `repeated`: the caller may have sent it before, to any node.
 pub async fn carry(
     leading: &Leading,
     command: Command,
     request_id: RequestId,
+    repeated: bool,
     deadline: Instant,
 ) -> Result<Answer, Undone> {
     let raft = leading.replica.raft();
-    let mut stamped = Stamped { stamp: NO_STAMP, request_id, repeated: false, command };
+    let mut stamped = Stamped { stamp: NO_STAMP, request_id, repeated, command };
+    let mut unknown = false;
     loop {
         let leader = Leader::of(raft);
         let attempt = match &leader {
@@ -42,12 +45,13 @@ pub async fn carry(
             Attempt::Unavailable(why) => why,
             Attempt::Unknown(why) => {
                 stamped.repeated = true;
+                unknown = true;
                 why
             }
         };
         if Instant::now() + AGAIN_AFTER >= deadline || !leading.replica.is_running() {
             // An attempt that may have been applied is not taken back by a later one that was not.
-            return Err(if stamped.repeated { Undone::OutcomeUnknown(why) } else { Undone::Unavailable(why) });
+            return Err(if unknown { Undone::OutcomeUnknown(why) } else { Undone::Unavailable(why) });
         }
         Leader::changed(raft, &leader, AGAIN_AFTER).await;
     }

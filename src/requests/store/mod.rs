@@ -3,6 +3,7 @@
 //! Owns: the shapes they share. They bypass idempotency and counting by design and are served only where the data
 //! lives.
 
+pub mod about;
 pub mod delete_active_leaf;
 pub mod delete_entries;
 pub mod delete_meta;
@@ -12,6 +13,7 @@ pub mod get_meta;
 pub mod list_entries;
 pub mod list_metas;
 pub mod publish_events;
+pub mod propose;
 pub mod put_entry;
 pub mod put_meta;
 pub mod set_active_leaf;

@@ -42,8 +42,9 @@ fn commands() -> Vec<Command> {
         &requests::good(function.id).to_string(),
         &limits,
     ) {
-        Ok(Decision::Propose(command)) => Some(command),
-        Ok(Decision::Ask(_) | Decision::ConfigStatus | Decision::ReloadConfig) | Err(_) => None,
+        Ok(Decision::Propose(command) | Decision::ProposeOnce { command, .. }) => Some(command),
+        Ok(Decision::Ask(_) | Decision::Introduce { .. } | Decision::ConfigStatus | Decision::ReloadConfig)
+        | Err(_) => None,
     };
     functions().iter().filter_map(decide).collect()
 }

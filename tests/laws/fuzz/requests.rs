@@ -115,6 +115,9 @@ fn take(run: &mut Run, function: &Function, body: &str) -> Result<(), TestCaseEr
             let Ok(found) = found else { return Ok(()) };
             Done::Found(found)
         }
+        // Printed by the function that was called through it.
+        Ok(Decision::ProposeOnce { command, .. }) => return propose(run, command).map(|_| ()),
+        Ok(Decision::Introduce { .. }) => return Ok(()),
         Ok(Decision::ConfigStatus) => Done::Status(ReloadStatus::AT_BOOT),
         Ok(Decision::ReloadConfig) => Done::Reloaded { ok: true },
     };
