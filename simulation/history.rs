@@ -2,7 +2,7 @@
 //! which state it had, and what was broken on purpose. Oracles are pure functions over a finished `History`.
 //! Never: judge. Never: a real clock; a simulation has one thread, so `order` is the true order of things.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 use session_manager::storage::log::record::{Entry, LogId};
@@ -147,6 +147,8 @@ pub struct History {
     pub lives: Vec<Life>,
     /// From here on nothing is broken any more; a moment later every node must answer again.
     pub healed: Option<Moment>,
+    /// Who votes in the end. Other nodes were never invited, or were removed, and answer nothing.
+    pub voters: BTreeSet<u64>,
     /// When the clients had stopped and the nodes had come to rest. Whatever was called after this reads the final state.
     pub rested: Option<Moment>,
 }

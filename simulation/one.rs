@@ -50,9 +50,13 @@ impl Verdict {
             elections: report.history.elections(),
             events: report.history.deliveries.len(),
             faults,
-            digest: format!("{:032x}", xxh3_128(report.timeline.join("\n").as_bytes())),
+            digest: format!("{:032x}", xxh3_128(text(report).as_bytes())),
         }
     }
+}
+
+fn text(report: &Report) -> String {
+    report.timeline.iter().map(|line| line.text.clone() + "\n").collect()
 }
 
 pub fn replay(seed: u64, scenario: &str) -> String {
@@ -67,7 +71,7 @@ pub fn run(seed: u64, scenario: &'static Scenario, trace: Option<&Path>, quiet: 
     }
     let report = world::run(seed, scenario);
     if let Some(path) = trace
-        && let Err(error) = fs::write(path, report.timeline.join("\n") + "\n")
+        && let Err(error) = fs::write(path, text(&report))
     {
         eprintln!("{}: {error}", path.display());
     }
@@ -86,9 +90,10 @@ pub fn run(seed: u64, scenario: &'static Scenario, trace: Option<&Path>, quiet: 
 
 fn explain(verdict: &Verdict, report: &Report) {
     eprintln!("\nseed {} of {} breaks a law. The last events before:", verdict.seed, verdict.scenario);
-    let first = report.timeline.len().saturating_sub(LAST_EVENTS);
-    for line in &report.timeline[first..] {
-        eprintln!("  {}", line.chars().take(LINE_CHARS).collect::<String>());
+    let end =
+        report.shows.map_or(report.timeline.len(), |at| report.timeline.partition_point(|line| line.order <= at.order));
+    for line in &report.timeline[end.saturating_sub(LAST_EVENTS)..end] {
+        eprintln!("  {}", line.text.chars().take(LINE_CHARS).collect::<String>());
     }
     for violation in verdict.violations.iter().take(10) {
         eprintln!("VIOLATION  {violation}");

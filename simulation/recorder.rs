@@ -1,5 +1,6 @@
 //! Owns: writing the history of a run down as it happens, and the same as a timeline that a person can read.
 
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde_json::Value;
@@ -10,6 +11,14 @@ use crate::history::{
     Applied, Delivery, Fault, History, Life, LifeEvent, Moment, Operation, Outcome, Place, Sample, Subscription,
 };
 
+/// A line of the timeline.
+#[derive(Debug, Clone)]
+pub struct Line {
+    /// The order of the last moment when it was written.
+    pub order: u64,
+    pub text: String,
+}
+
 /// Shared by everything that takes part in a run.
 #[derive(Clone, Default)]
 pub struct Recorder(Arc<Mutex<Recorded>>);
@@ -18,8 +27,8 @@ pub struct Recorder(Arc<Mutex<Recorded>>);
 struct Recorded {
     history: History,
     order: u64,
-    /// The timeline, one line per thing that happened.
-    timeline: Vec<String>,
+    /// One line per thing that happened, with the order of the moment before it.
+    timeline: Vec<Line>,
 }
 
 impl Recorded {
@@ -30,7 +39,7 @@ impl Recorded {
 
     fn say(&mut self, who: &str, words: &str) {
         let at_ms = determinism::now().as_millis();
-        self.timeline.push(format!("{at_ms:>6} ms  {who:<12} {words}"));
+        self.timeline.push(Line { order: self.order, text: format!("{at_ms:>6} ms  {who:<12} {words}") });
     }
 }
 
@@ -154,9 +163,10 @@ impl Recorder {
         recorded.history.healed = Some(moment);
     }
 
-    pub fn rested(&self) {
+    pub fn rested(&self, voters: BTreeSet<u64>) {
         let mut recorded = self.lock();
-        recorded.say("run", "clients have stopped; the final state is read");
+        recorded.say("run", &format!("clients have stopped; the final state of {voters:?} is read"));
+        recorded.history.voters = voters;
         let moment = recorded.moment();
         recorded.history.rested = Some(moment);
     }
@@ -172,7 +182,7 @@ impl Recorder {
         history
     }
 
-    pub fn timeline(&self) -> Vec<String> {
+    pub fn timeline(&self) -> Vec<Line> {
         self.lock().timeline.clone()
     }
 }

@@ -11,35 +11,37 @@ use turmoil::Sim;
 use crate::determinism::{self, Chance, EPOCH};
 use crate::disk::Faults;
 use crate::door::Door;
-use crate::history::History;
+use crate::history::{History, Moment};
 use crate::host::{self, Sizes, Station};
 use crate::listener::Listener;
 use crate::nemesis::Nemesis;
 use crate::operator::{Desk, Errand, Operator};
 use crate::oracle;
-use crate::recorder::Recorder;
+use crate::recorder::{Line, Recorder};
 use crate::scenario::{Breakage, Scenario};
 use crate::workload::{Client, Common};
 
-const CLIENTS: usize = 6;
+const CLIENTS: usize = 5;
 const LISTENERS: usize = 2;
 const TICK: Duration = Duration::from_millis(1);
 /// Members at the start, where others join later.
 const FOUNDERS: u64 = 3;
 /// How long things are broken.
-const TORMENT_MS: (u64, u64) = (6_000, 12_000);
+const TORMENT_MS: (u64, u64) = (4_000, 9_000);
 /// How long clients go on after everything was mended.
-const AFTERWARDS: Duration = Duration::from_secs(2);
+const AFTERWARDS: Duration = Duration::from_secs(1);
 /// Mended, a cluster answers within a second or two; this is past all doubt.
 const PATIENCE: Duration = Duration::from_secs(40);
 /// Events still on their way arrive within this.
-const LAST_EVENTS: Duration = Duration::from_secs(3);
+const LAST_EVENTS: Duration = Duration::from_secs(2);
 
 /// What came of a run.
 pub struct Report {
     pub violations: Vec<String>,
+    /// The moment the first violation shows, if that is known.
+    pub shows: Option<Moment>,
     pub history: History,
-    pub timeline: Vec<String>,
+    pub timeline: Vec<Line>,
     pub nodes: u64,
     pub simulated: Duration,
 }
@@ -53,13 +55,16 @@ pub fn run(seed: u64, scenario: &'static Scenario) -> Report {
     let told = catch_unwind(AssertUnwindSafe(|| World::new(seed, scenario, nodes, recorder.clone()).run()));
     let (timeline, history) = (recorder.timeline(), recorder.history());
     let mut violations = told.unwrap_or_else(|_| {
-        let panic = timeline.iter().find(|line| line.contains("PANIC"));
-        vec![format!("panic: {}", panic.map_or("of unknown cause", String::as_str))]
+        let panic = timeline.iter().find(|line| line.text.contains("PANIC"));
+        vec![format!("panic: {}", panic.map_or("of unknown cause", |line| line.text.as_str()))]
     });
+    let mut shows = None;
     if violations.is_empty() {
-        violations = oracle::judge(&history);
+        let broken = oracle::judge(&history);
+        shows = broken.iter().find_map(|broken| broken.at);
+        violations = broken.iter().map(|broken| format!("{}: {}", broken.oracle, broken.words)).collect();
     }
-    Report { violations, history, timeline, nodes, simulated: determinism::now() }
+    Report { violations, shows, history, timeline, nodes, simulated: determinism::now() }
 }
 
 struct World<'a> {
@@ -229,7 +234,7 @@ impl World<'_> {
         // 4. Come to rest: every member answers, and tells the same.
         self.desk.ask(Errand::Transfer(0));
         self.until(PATIENCE, false, |world| world.desk.is_done())?;
-        self.recorder.rested();
+        self.recorder.rested(self.desk.voters());
         self.ending.begin.store(true, Ordering::SeqCst);
         let read = |world: &Self| world.ending.done.load(Ordering::SeqCst);
         let all_read = self.until(PATIENCE * 6, false, read)?;

@@ -2,9 +2,19 @@
 
 mod state_hash;
 
-use crate::history::History;
+use crate::history::{History, Moment};
 
-/// Everything that was violated, in words.
-pub fn judge(history: &History) -> Vec<String> {
-    state_hash::judge(history)
+/// A law that did not hold.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Broken {
+    /// The oracle that noticed, by the name of its file.
+    pub oracle: &'static str,
+    pub words: String,
+    /// Where in the run to look, if that is known.
+    pub at: Option<Moment>,
+}
+
+/// Every law that did not hold in this run.
+pub fn judge(history: &History) -> Vec<Broken> {
+    state_hash::check(history)
 }

@@ -2,16 +2,19 @@
 
 use std::collections::BTreeMap;
 
+use super::Broken;
 use crate::history::History;
 
-pub fn judge(history: &History) -> Vec<String> {
+pub fn check(history: &History) -> Vec<Broken> {
+    let broken = |at, words| Broken { oracle: "state_hash", words, at: Some(at) };
     let mut violations = Vec::new();
     let mut entries = BTreeMap::new();
     for applied in &history.applied {
         let (node, entry) = entries.entry(applied.entry.index()).or_insert((applied.node, &applied.entry));
         if **entry != applied.entry {
             let (index, other) = (applied.entry.index(), applied.node);
-            violations.push(format!("replicas differ: nodes {node} and {other} applied different entries at {index}"));
+            let words = format!("nodes {node} and {other} applied different entries at {index}");
+            violations.push(broken(applied.noticed, words));
         }
     }
     let mut hashes = BTreeMap::new();
@@ -20,7 +23,8 @@ pub fn judge(history: &History) -> Vec<String> {
         let (node, hash) = hashes.entry(index).or_insert((sample.node, sample.state_hash));
         if *hash != sample.state_hash {
             let other = sample.node;
-            violations.push(format!("replicas differ: nodes {node} and {other} have different states at {index}"));
+            let words = format!("nodes {node} and {other} have different states at {index}");
+            violations.push(broken(sample.at, words));
         }
     }
     violations
