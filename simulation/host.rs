@@ -150,7 +150,7 @@ impl Station {
             state_in_memory: true,
             tune: Some(Arc::new(move |settings| tuned(settings, sizes))),
         };
-        NodeSettings { config, reread: None, ground }
+        NodeSettings { config, reread: None, ground, engine: None }
     }
 
     /// Writes down what the node applies and which state it has, whenever that changes.
@@ -168,7 +168,7 @@ impl Station {
             }
             led = leads;
             self.lock().leads = leads;
-            next = self.note_applied(replica, next);
+            next = self.note_applied(&replica, next);
             // A long apply reports only at its end; looking again soon costs nothing here.
             let soon = tokio::time::sleep(Duration::from_millis(20));
             tokio::select! {

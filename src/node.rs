@@ -4,6 +4,8 @@
 
 mod data_dir;
 mod descriptors;
+mod reload;
+mod running;
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -11,11 +13,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::FutureExt;
+use futures::future::BoxFuture;
 use tokio::task::JoinHandle;
-use tokio_util::sync::CancellationToken;
 
+use self::reload::{Core, Origin, Running};
+use self::running::{Data, OpenDoor, Signals};
 use crate::config::{AdapterConfig, BridgeConfig, Config, ConfigError, Consistency, shown};
+use crate::events::current::CurrentFeed;
 use crate::events::deliver::{Feed, FeedSettings};
 use crate::events::position::ClusterTag;
 use crate::machine::ids::Position;
@@ -32,9 +36,10 @@ use crate::storage::disk::{Disk, RealDisk};
 use crate::storage::memory::MemoryStore;
 use crate::surface::bus::outbox::OutboxLimits;
 use crate::surface::bus::{Bus, BusSettings};
-use crate::surface::calls::{Calls, Introduce, Reload, Runtime};
-use crate::surface::endpoint::{self, EndpointSettings};
+use crate::surface::calls::{Calls, Introduce, Runtime};
 use crate::surface::http::{Health, HealthCheck};
+use crate::surface::worker::control::Control;
+use crate::surface::worker::serving::Attachment;
 
 /// What a node is started with.
 pub struct NodeSettings {
@@ -42,6 +47,8 @@ pub struct NodeSettings {
     /// Reads the configuration again, for `session::on-config-change`. Without it there is nothing to read.
     pub reread: Option<Reread>,
     pub ground: Ground,
+    /// The engine this node is a worker of, beside its own endpoint.
+    pub engine: Option<Arc<Control>>,
 }
 
 /// What a node of the raft adapter stands on. The program's is the machine's own; the simulation brings another.
@@ -70,7 +77,7 @@ impl Default for Ground {
     }
 }
 
-pub type Reread = Arc<dyn Fn() -> Result<Config, ConfigError> + Send + Sync>;
+pub type Reread = Arc<dyn Fn() -> BoxFuture<'static, Result<Config, ConfigError>> + Send + Sync>;
 
 impl NodeSettings {
     /// The defaults on a free port, with data in `data_dir`.
@@ -78,7 +85,7 @@ impl NodeSettings {
         let mut config = Config::default();
         config.listen.set_port(0);
         config.adapter.set_data_dir(data_dir.to_owned());
-        NodeSettings { config, reread: None, ground: Ground::default() }
+        NodeSettings { config, reread: None, ground: Ground::default(), engine: None }
     }
 }
 
@@ -117,18 +124,14 @@ impl std::error::Error for StartError {}
 
 /// A running node.
 pub struct Node {
+    /// Where the door was opened first.
     address: SocketAddr,
-    config: Config,
-    store: OpenStore,
-    door: JoinHandle<()>,
-    dispatch: JoinHandle<()>,
-    /// Ends the door: no new connections, calls under way are finished.
-    close_door: CancellationToken,
-    /// Ends the feed, once nothing commits any more.
-    close_feed: CancellationToken,
+    core: Arc<Core>,
+    attachment: Option<Attachment>,
 }
 
 /// The place the data lives, with what is needed to close it.
+#[derive(Clone)]
 enum OpenStore {
     Raft(Arc<RaftAdapter>),
     Fs(Arc<LocalAdapter>),
@@ -143,88 +146,158 @@ impl OpenStore {
             OpenStore::Bridge(adapter) => adapter.clone(),
         }
     }
+
+    /// Whether this node is the one of its cluster that serves on an engine they share.
+    fn leads(&self) -> bool {
+        match self {
+            OpenStore::Raft(adapter) => adapter.replica().leads(),
+            OpenStore::Fs(_) | OpenStore::Bridge(_) => true,
+        }
+    }
+
+    /// Waits until that is no longer what it was.
+    async fn leadership_changes(&self, before: bool) {
+        match self {
+            OpenStore::Raft(adapter) => adapter.replica().leadership_changes(before).await,
+            OpenStore::Fs(_) | OpenStore::Bridge(_) => std::future::pending().await,
+        }
+    }
+
+    /// Resolves when the data cannot be served any more, with the reason.
+    async fn failed(&self) -> String {
+        match self {
+            OpenStore::Raft(adapter) => adapter.failed().await,
+            OpenStore::Fs(_) | OpenStore::Bridge(_) => std::future::pending().await,
+        }
+    }
+
+    fn health(&self) -> HealthCheck {
+        match self {
+            OpenStore::Raft(adapter) => {
+                let adapter = Arc::downgrade(adapter);
+                Arc::new(move || {
+                    let condition = adapter.upgrade().map(|adapter| adapter.replica().condition());
+                    let (role, trouble) = condition.unwrap_or(("stopped", Some("the node is stopping".to_owned())));
+                    Health { role, trouble }
+                })
+            }
+            OpenStore::Fs(_) => Arc::new(|| Health { role: "single", trouble: None }),
+            OpenStore::Bridge(adapter) => {
+                let adapter = Arc::downgrade(adapter);
+                let stopping = || Some("the node is stopping".to_owned());
+                Arc::new(move || {
+                    let trouble = adapter.upgrade().map_or_else(stopping, |adapter| adapter.trouble());
+                    Health { role: "bridge", trouble }
+                })
+            }
+        }
+    }
+
+    /// Settings of the store that change while it is open.
+    fn change(&self, config: &Config) {
+        match self {
+            OpenStore::Raft(adapter) => adapter.read_stale(config.consistency == Consistency::Local),
+            OpenStore::Fs(_) | OpenStore::Bridge(_) => {}
+        }
+    }
 }
 
 impl Node {
     /// Opens the data, then the door: whoever connects is served.
     pub async fn start(settings: NodeSettings) -> Result<Node, StartError> {
-        let NodeSettings { config, reread, ground } = settings;
+        let NodeSettings { config, reread, ground, engine } = settings;
         config.validate().map_err(StartError::Config)?;
 
-        // 1. The store: recovered, locked, ready to commit; and the feed it publishes to.
+        // 1. The data: recovered, locked, ready to commit; and the feed it publishes to.
         let instance = uuid::Uuid::new_v4().to_string();
-        let opened = open_store(&config, &ground, &instance).await;
-        let (store, feed) = opened.map_err(|why| match config.adapter.data_dir() {
+        let opened = Data::open(&config, &ground, &instance).await;
+        let data = opened.map_err(|why| match config.adapter.data_dir() {
             Some(data_dir) => StartError::Data { data_dir: data_dir.to_owned(), why },
             None => StartError::Main { why },
         })?;
+        let signals = Signals::new();
+        signals.watch(&data.store);
         // 2. The functions over it.
-        let calls = Arc::new(Calls::new(runtime(&config, store.adapter())));
-        calls.introduce_with(introduce(instance, feed.clone()));
-        if let Some(reread) = reread {
-            calls.on_reload(reload(&calls, config.clone(), reread));
-        }
+        let calls = Arc::new(Calls::new(runtime(&config, data.store.adapter())));
         // 3. The bus and its port.
-        let bus = Bus::new(bus_settings(&config), calls, feed.clone());
-        let close_door = CancellationToken::new();
-        let opened = endpoint::serve(endpoint_settings(&config, &store, &ground), bus, close_door.clone()).await;
-        let (address, door) = match opened {
-            Ok(opened) => opened,
+        let feed = CurrentFeed::new(data.feed.clone());
+        calls.introduce_with(introduce(instance.clone(), feed.clone()));
+        let bus = Bus::new(bus_settings(&config), calls.clone(), feed.clone());
+        let door = match OpenDoor::open(&config, &ground, &bus, signals.health()).await {
+            Ok(door) => door,
             Err(why) => {
-                close_store(&store).await;
+                data.close().await;
                 return Err(StartError::Listen { address: config.listen, why });
             }
         };
-        let close_feed = CancellationToken::new();
-        let dispatch = tokio::spawn(feed.dispatch(close_feed.clone()));
-        Ok(Node { address, config, store, door, dispatch, close_door, close_feed })
+        let address = door.address;
+        let core = Core::new(calls, bus, feed, signals, Origin { ground, instance }, Running { config, data, door });
+        if let Some(reread) = reread {
+            core.reload_with(reread);
+        }
+        // 4. The engine, where there is one.
+        let attachment = engine.map(|control| Attachment::start(control, core.served()));
+        Ok(Node { address, core, attachment })
+    }
+
+    /// Reads the configuration again and puts it to work. False: it was rejected, and everything is as before;
+    /// `session::config-status` tells why.
+    pub async fn reload(&self) -> bool {
+        self.core.calls.reload_now().await
     }
 
     /// Where peers reach this node.
     pub fn peer_addr(&self) -> Option<SocketAddr> {
-        match &self.store {
+        match &self.core.running().as_ref()?.data.store {
             OpenStore::Raft(adapter) => adapter.peer_address(),
             OpenStore::Fs(_) | OpenStore::Bridge(_) => None,
         }
     }
 
     /// The member of a cluster this node is; `None` for one that is none.
-    pub fn replica(&self) -> Option<&Replica> {
-        match &self.store {
-            OpenStore::Raft(adapter) => Some(adapter.replica()),
+    pub fn replica(&self) -> Option<Arc<Replica>> {
+        match &self.core.running().as_ref()?.data.store {
+            OpenStore::Raft(adapter) => Some(adapter.share_replica()),
             OpenStore::Fs(_) | OpenStore::Bridge(_) => None,
         }
     }
 
+    /// Where clients reach this node.
     pub fn local_addr(&self) -> SocketAddr {
-        self.address
+        self.core.running().as_ref().map_or(self.address, |running| running.door.address)
     }
 
     /// The adapter's name in the configuration.
     pub fn adapter(&self) -> &'static str {
-        self.config.adapter.name()
+        self.core.running().as_ref().map_or("none", |running| running.config.adapter.name())
     }
 
     /// Where the data is; a bridge has none of its own.
-    pub fn data_dir(&self) -> Option<&Path> {
-        self.config.adapter.data_dir()
+    pub fn data_dir(&self) -> Option<PathBuf> {
+        Some(self.core.running().as_ref()?.config.adapter.data_dir()?.to_owned())
     }
 
     /// Resolves when the node cannot go on and its process should end, with the reason.
     pub async fn failed(&self) -> String {
-        match &self.store {
-            OpenStore::Raft(adapter) => adapter.failed().await,
-            OpenStore::Fs(_) | OpenStore::Bridge(_) => std::future::pending().await,
+        let mut failed = self.core.signals.failed.subscribe();
+        match failed.wait_for(Option::is_some).await {
+            Ok(why) => why.clone().unwrap_or_default(),
+            Err(_) => std::future::pending().await,
         }
     }
 
     /// Drains: no new connections, calls under way are finished and answered, the store is closed.
     pub async fn shutdown(self) {
-        self.close_door.cancel();
-        ended("door", self.door).await;
-        close_store(&self.store).await;
-        self.close_feed.cancel();
-        ended("feed", self.dispatch).await;
+        if let Some(attachment) = self.attachment {
+            attachment.shutdown().await;
+        }
+        let running = self.core.running().take();
+        if let Some(Running { config: _, data, door }) = running {
+            door.close().await;
+            self.core.signals.stop();
+            data.close().await;
+        }
+        self.core.retired().await;
     }
 }
 
@@ -235,50 +308,27 @@ async fn ended(part: &str, task: JoinHandle<()>) {
 }
 
 fn runtime(config: &Config, adapter: Arc<dyn Adapter>) -> Runtime {
-    let authoritative = !matches!(config.adapter, AdapterConfig::Bridge(_));
-    Runtime { adapter, limits: config.limits(), legacy_names: config.legacy_names, authoritative }
+    Runtime {
+        adapter,
+        limits: config.limits(),
+        legacy_names: config.legacy_names,
+        authoritative: !matches!(config.adapter, AdapterConfig::Bridge(_)),
+        call_timeout: Duration::from_millis(config.call_timeout_ms),
+    }
 }
 
 /// What a bridge is told of this node.
-fn introduce(instance: String, feed: Arc<Feed>) -> Introduce {
+fn introduce(instance: String, feed: Arc<CurrentFeed>) -> Introduce {
     let clock = SystemMint::default();
-    Arc::new(move |after| Introduction {
-        instance: instance.clone(),
-        cluster: feed.cluster().name().to_owned(),
-        position: feed.position().map(|position| feed.cluster().print(position)),
-        gap: after.and_then(|after| feed.check_resume(after).err()),
-        now_ms: clock.stamp().at_ms,
+    Arc::new(move |after| {
+        feed.read(|feed| Introduction {
+            instance: instance.clone(),
+            cluster: feed.cluster().name().to_owned(),
+            position: feed.position().map(|position| feed.cluster().print(position)),
+            gap: after.and_then(|after| feed.check_resume(after).err()),
+            now_ms: clock.stamp().at_ms,
+        })
     })
-}
-
-/// What `session::on-config-change` does: limits and names change at once, everything else needs a restart.
-fn reload(calls: &Arc<Calls>, running: Config, reread: Reread) -> Reload {
-    // The hook belongs to the calls it changes, so it must not keep them alive.
-    let calls = Arc::downgrade(calls);
-    Arc::new(move || {
-        let outcome = reread().map_err(|error| error.to_string()).and_then(|next| {
-            only_live_settings_differ(&running, &next)?;
-            let calls = calls.upgrade().ok_or("the node is stopping")?;
-            let adapter = calls.runtime().adapter.clone();
-            calls.swap(runtime(&next, adapter));
-            Ok(())
-        });
-        std::future::ready(outcome).boxed()
-    })
-}
-
-fn only_live_settings_differ(running: &Config, next: &Config) -> Result<(), String> {
-    let live = Config {
-        default_list_limit: next.default_list_limit,
-        max_list_limit: next.max_list_limit,
-        legacy_names: next.legacy_names,
-        ..running.clone()
-    };
-    if live == *next {
-        return Ok(());
-    }
-    Err("default_list_limit, max_list_limit and legacy_names change while the node runs; restart it for the rest"
-        .to_owned())
 }
 
 fn bus_settings(config: &Config) -> BusSettings {
@@ -290,38 +340,13 @@ fn bus_settings(config: &Config) -> BusSettings {
             total_bytes_max: config.outbound_total_bytes,
             ..defaults.outbox
         },
-        call_timeout: Duration::from_millis(config.call_timeout_ms),
         ..defaults
     }
 }
 
-fn endpoint_settings(config: &Config, store: &OpenStore, ground: &Ground) -> EndpointSettings {
-    let health: HealthCheck = match store {
-        OpenStore::Raft(adapter) => {
-            let adapter = Arc::downgrade(adapter);
-            Arc::new(move || {
-                let condition = adapter.upgrade().map(|adapter| adapter.replica().condition());
-                let (role, trouble) = condition.unwrap_or(("stopped", Some("the node is stopping".to_owned())));
-                Health { role, trouble }
-            })
-        }
-        OpenStore::Fs(_) => Arc::new(|| Health { role: "single", trouble: None }),
-        OpenStore::Bridge(adapter) => {
-            let adapter = Arc::downgrade(adapter);
-            let stopping = || Some("the node is stopping".to_owned());
-            Arc::new(move || {
-                let trouble = adapter.upgrade().map_or_else(stopping, |adapter| adapter.trouble());
-                Health { role: "bridge", trouble }
-            })
-        }
-    };
-    EndpointSettings {
-        health,
-        sockets: ground.sockets.clone(),
-        connections_max: descriptors::make_room(config.max_connections),
-        body_bytes_max: config.max_message_bytes,
-        ..EndpointSettings::new(config.listen.to_string())
-    }
+/// As many as the configuration says, if the system lets us.
+fn connections_max(config: &Config) -> usize {
+    descriptors::make_room(config.max_connections)
 }
 
 async fn open_store(config: &Config, ground: &Ground, instance: &str) -> Result<(OpenStore, Arc<Feed>), String> {

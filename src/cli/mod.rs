@@ -10,6 +10,7 @@ mod connect;
 mod dev;
 mod manifest;
 mod serve;
+mod source;
 mod tail;
 pub mod trial;
 

@@ -7,11 +7,15 @@ use std::process::{ExitCode, exit};
 use std::sync::Arc;
 
 use clap::Args;
+use futures::FutureExt;
 
+use super::source::Source;
 use super::{EXIT_FAILED, EXIT_UNUSABLE, fail};
 use crate::config::{AdapterConfig, Config, ConfigError, DataDir};
-use crate::node::{Ground, Node, NodeSettings};
+use crate::node::{Ground, Node, NodeSettings, Reread};
 use crate::observe::{DEFAULT_LEVEL, LogFormat, end_process_on_panic, start_logging};
+use crate::surface::worker::control::Control;
+use crate::surface::worker::{EngineSettings, Sharing};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -37,7 +41,7 @@ pub struct ServeArgs {
     data_dir: Option<PathBuf>,
 
     /// Settings, in YAML; the other arguments override them
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", env = "III_CONFIG")]
     config: Option<PathBuf>,
 
     /// What keeps the data [default: raft]
@@ -56,6 +60,23 @@ pub struct ServeArgs {
     #[arg(long)]
     join: bool,
 
+    /// Attach to the iii engine at this address as a worker, beside the node's own endpoint
+    #[arg(long, value_name = "URL", env = "III_URL")]
+    url: Option<String>,
+
+    /// Where on the engine the functions are registered [default: the engine's default]
+    #[arg(long, value_name = "NAME", env = "III_NAMESPACE")]
+    namespace: Option<String>,
+
+    /// The name of this worker on the engine, no other may have it [default: session-manager with the node's id and a
+    /// random end]
+    #[arg(long, value_name = "NAME", env = "III_WORKER_NAME")]
+    worker_name: Option<String>,
+
+    /// Whether other replicas of the cluster are on the same engine: then only the leader serves there
+    #[arg(long, value_enum, default_value_t)]
+    engine: EngineUse,
+
     /// Write the port to this file once the node listens
     #[arg(long, value_name = "FILE")]
     port_file: Option<PathBuf>,
@@ -70,6 +91,15 @@ pub struct ServeArgs {
     /// What to log, as in `debug` or `info,session_manager::surface=debug`
     #[arg(long, env = "RUST_LOG", default_value = DEFAULT_LEVEL)]
     log_level: String,
+}
+
+#[derive(Debug, Clone, Copy, Default, clap::ValueEnum)]
+enum EngineUse {
+    /// The leader serves on the engine, the other replicas stand by
+    #[default]
+    Shared,
+    /// Each replica has an engine of its own and serves on it, whether it leads or not
+    Own,
 }
 
 #[derive(Debug, Clone, Copy, clap::ValueEnum)]
@@ -89,13 +119,16 @@ struct Overrides {
     node_id: Option<u64>,
     peer_listen: Option<SocketAddr>,
     join: bool,
+    /// The port an engine has by default is the one a node listens on by default.
+    on_an_engine: bool,
 }
 
 impl Overrides {
-    fn over(&self, file: Option<&Path>) -> Result<Config, ConfigError> {
-        let mut config = file.map_or_else(|| Ok(Config::default()), Config::load)?;
+    fn over(&self, mut config: Config) -> Result<Config, ConfigError> {
         if let Some(listen) = self.listen {
             config.listen = listen;
+        } else if self.on_an_engine && config.listen == Config::default().listen {
+            config.listen.set_port(0);
         }
         if let Some(adapter) = self.adapter {
             let data_dir = config.adapter.data_dir().map(Path::to_owned);
@@ -131,29 +164,38 @@ pub fn run(args: ServeArgs) -> ExitCode {
     runtime.block_on(serve(args))
 }
 
-async fn serve(args: ServeArgs) -> ExitCode {
+async fn serve(mut args: ServeArgs) -> ExitCode {
     let overrides = Overrides {
         listen: args.listen,
-        data_dir: args.data_dir,
+        data_dir: args.data_dir.take(),
         adapter: args.adapter,
         node_id: args.node_id,
         peer_listen: args.peer_listen,
         join: args.join,
+        on_an_engine: args.url.is_some(),
     };
-    let file = args.config;
-    let read = move || overrides.over(file.as_deref());
-    let started = match read() {
-        Ok(config) => {
-            Node::start(NodeSettings { config, reread: Some(Arc::new(read)), ground: Ground::default() }).await
-        }
+    let mut source = Source::new(args.config.take(), Box::new(move |config| overrides.over(config)));
+    let engine = match attach(&args, &mut source).await {
+        Ok(engine) => engine,
         Err(error) => return fail(EXIT_UNUSABLE, error),
     };
+    let source = Arc::new(source);
+    let config = match source.read().await {
+        Ok(config) => config,
+        Err(error) => return fail(EXIT_UNUSABLE, error),
+    };
+    let again = source.clone();
+    let reread: Reread = Arc::new(move || {
+        let again = again.clone();
+        async move { again.read().await }.boxed()
+    });
+    let started = Node::start(NodeSettings { config, reread: Some(reread), ground: Ground::default(), engine }).await;
     let node = match started {
         Ok(node) => node,
         Err(error) => return fail(EXIT_UNUSABLE, error),
     };
     let address = node.local_addr();
-    let data_dir = node.data_dir().map_or_else(|| "at the main".to_owned(), absolute);
+    let data_dir = node.data_dir().map_or_else(|| "at the main".to_owned(), |data_dir| absolute(&data_dir));
     tracing::info!(%address, data_dir, adapter = node.adapter(), version = env!("CARGO_PKG_VERSION"), "listening");
     if args.log_format == LogFormat::Text {
         introduce(address, &data_dir, node.adapter());
@@ -171,6 +213,7 @@ async fn serve(args: ServeArgs) -> ExitCode {
         () = wait_for_signal() => None,
         () = parent_gone(args.exit_with_parent) => None,
         why = node.failed() => Some(why),
+        () = source.keep_up(&node) => None,
     };
     if let Some(why) = failure {
         return fail(EXIT_FAILED, format!("the node cannot go on, restart it: {why}"));
@@ -184,6 +227,30 @@ async fn serve(args: ServeArgs) -> ExitCode {
     node.shutdown().await;
     tracing::info!("stopped");
     ExitCode::SUCCESS
+}
+
+/// Connects to the engine, if there is to be one, and finds out whether it keeps the settings. Those of the file are
+/// read first: what is wrong with them is wrong without an engine too.
+async fn attach(args: &ServeArgs, source: &mut Source) -> Result<Option<Arc<Control>>, String> {
+    let config = source.read().await.map_err(|error| error.to_string())?;
+    let Some(settings) = args.engine_settings(&config) else { return Ok(None) };
+    let control = Control::connect(settings).await?;
+    source.store_at(&control).await.map_err(|error| error.to_string())?;
+    Ok(Some(control))
+}
+
+impl ServeArgs {
+    fn engine_settings(&self, config: &Config) -> Option<EngineSettings> {
+        let given = |text: &Option<String>| text.clone().filter(|text| !text.trim().is_empty());
+        let random = uuid::Uuid::new_v4().simple().to_string();
+        let name =
+            given(&self.worker_name).unwrap_or_else(|| format!("session-manager-{}-{}", config.node_id, &random[..8]));
+        let sharing = match self.engine {
+            EngineUse::Shared => Sharing::Shared,
+            EngineUse::Own => Sharing::Own,
+        };
+        Some(EngineSettings { url: given(&self.url)?, namespace: given(&self.namespace), name, sharing })
+    }
 }
 
 /// What a newcomer needs to know, in the order they need it.

@@ -106,6 +106,12 @@ impl Bindings {
         }
     }
 
+    /// Takes out everything, in the order of its lists.
+    pub fn take_all(&mut self) -> Vec<Arc<Binding>> {
+        self.places.clear();
+        std::mem::take(&mut self.lists).into_values().flatten().map(|row| row.binding).collect()
+    }
+
     /// Calls `visit` for every binding that wants this event. `ticket` is the event's place in the order of publishing.
     pub fn each_match(&self, event: &Event, position: Position, ticket: u64, mut visit: impl FnMut(&Binding)) {
         let kind = event.kind();
@@ -138,6 +144,18 @@ impl Bindings {
 }
 
 impl Binding {
+    /// The same subscription in a feed whose positions are others.
+    pub fn anew(&self) -> Binding {
+        Binding {
+            key: self.key.clone(),
+            function_id: self.function_id.clone(),
+            filter: self.filter.clone(),
+            sidecar_fields: self.sidecar_fields.clone(),
+            after: None,
+            to: self.to.clone(),
+        }
+    }
+
     /// False for events the subscriber has seen, by its own word. Positions compare within one group only.
     pub fn is_past(&self, position: Position) -> bool {
         self.after.is_none_or(|after| after.group != position.group || position > after)

@@ -18,6 +18,7 @@ use crate::machine::ids::Position;
 /// A matched event on its way to one binding.
 pub struct Delivery<'a> {
     pub binding: &'a Binding,
+    pub position: Position,
     /// The payload, as JSON text.
     pub data: &'a str,
     /// The metadata sidecar: the binding's own fields and the event's place, as JSON text.
@@ -174,6 +175,18 @@ impl Feed {
         locked(&self.state).bindings.change_owner(from, to);
     }
 
+    /// Hands out what is published so far, then gives every binding to another feed. Positions of one feed mean
+    /// nothing in another, so all begin there with what is published from now on.
+    pub fn move_bindings(&self, to: &Feed) {
+        self.drain(usize::MAX);
+        let moved = locked(&self.state).bindings.take_all();
+        let mut state = locked(&to.state);
+        let next = locked(&to.queue).next_ticket;
+        for binding in moved {
+            state.bindings.insert(Arc::new(binding.anew()), next);
+        }
+    }
+
     pub fn bindings(&self) -> usize {
         locked(&self.state).bindings.len()
     }
@@ -206,7 +219,7 @@ impl Feed {
             self.cluster().print(committed.position),
             committed.event.seq,
         );
-        binding.to.deliver(Delivery { binding, data, sidecar });
+        binding.to.deliver(Delivery { binding, position: committed.position, data, sidecar });
     }
 }
 

@@ -8,6 +8,7 @@ pub mod bindings;
 pub mod position;
 pub mod ring;
 pub mod deliver;
+pub mod current;
 
 use std::sync::{Arc, OnceLock};
 

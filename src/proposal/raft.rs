@@ -10,6 +10,7 @@ mod quick;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use futures::FutureExt;
@@ -55,7 +56,7 @@ pub struct RaftAdapter {
     leading: Arc<Leading>,
     mint: Arc<dyn Mint>,
     room: Semaphore,
-    stale_reads: bool,
+    stale_reads: AtomicBool,
     listener: Option<Listener>,
     peer_address: Option<SocketAddr>,
     /// The state, where it was opened here and is to be closed here.
@@ -109,11 +110,21 @@ impl RaftAdapter {
         // 3. Peers are answered.
         let listener = bound.map(|bound| serve(bound, &replica, &leading, on_cluster));
         let room = Semaphore::new(PROPOSALS_MAX);
+        let stale_reads = AtomicBool::new(stale_reads);
         Ok(RaftAdapter { replica, leading, mint, room, stale_reads, listener, peer_address, opened: None })
+    }
+
+    pub fn share_replica(&self) -> Arc<Replica> {
+        self.replica.clone()
     }
 
     pub fn replica(&self) -> &Replica {
         &self.replica
+    }
+
+    /// Whether reads are answered from the state here from now on, however old it is.
+    pub fn read_stale(&self, stale: bool) {
+        self.stale_reads.store(stale, Ordering::Relaxed);
     }
 
     /// Where peers reach this node.
@@ -169,7 +180,7 @@ impl RaftAdapter {
     }
 
     async fn look_up(&self, query: Query, deadline: Instant) -> Result<Found, Undone> {
-        if !self.stale_reads {
+        if !self.stale_reads.load(Ordering::Relaxed) {
             let deadline = deadline.min(Instant::now() + PATIENCE);
             let late = |_| Undone::Unavailable("the deadline passed before the read was confirmed".to_owned());
             timeout_at(deadline.into(), self.barrier(deadline)).await.map_err(late)??;

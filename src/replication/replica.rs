@@ -43,6 +43,9 @@ use crate::storage::snapshot::{SnapshotError, Snapshots};
 /// How long a leader that stops waits for another to take over.
 const STEP_ASIDE: Duration = Duration::from_secs(1);
 
+/// A leader that lost its quorum is told by nobody, so it is looked at that often.
+const LEADERSHIP_LOOK: Duration = Duration::from_millis(100);
+
 pub type Raft = openraft::Raft<Types, StateMachine>;
 
 /// What a member needs to know of itself.
@@ -353,6 +356,25 @@ impl Replica {
             Role::Stopped | Role::Unspecified => "stopped",
         };
         (role, (health != Health::Ok).then_some(why))
+    }
+
+    /// Whether this node leads, and a quorum answers it.
+    pub fn leads(&self) -> bool {
+        self.condition() == ("leader", None)
+    }
+
+    /// Waits until `leads` says something else than `before`.
+    pub async fn leadership_changes(&self, before: bool) {
+        let mut metrics = self.raft.server_metrics();
+        while self.leads() == before {
+            tokio::select! {
+                changed = metrics.changed() => if changed.is_err() {
+                    // Consensus has stopped: nobody leads any more.
+                    tokio::time::sleep(LEADERSHIP_LOOK).await;
+                },
+                () = tokio::time::sleep(LEADERSHIP_LOOK) => {}
+            }
+        }
     }
 
     pub fn identity(&self) -> Identity {

@@ -28,7 +28,7 @@ mod explain;
 mod print;
 mod table;
 
-pub use table::{find, functions, served};
+pub use table::{find, functions, legacy_name, served};
 
 use schemars::JsonSchema;
 use schemars::schema::RootSchema;

@@ -85,6 +85,11 @@ pub fn find(id: &str, legacy_names: bool) -> Option<&'static Function> {
     served().find(|function| function.id == id || (legacy_names && is_legacy_name(function.id, id)))
 }
 
+/// How version 0.1.2 spelled an id, where it spelled it otherwise.
+pub fn legacy_name(id: &str) -> Option<String> {
+    id.contains('-').then(|| id.replace('-', "_"))
+}
+
 fn is_legacy_name(id: &str, asked: &str) -> bool {
     let legacy = id.bytes().map(|byte| if byte == b'-' { b'_' } else { byte });
     id.len() == asked.len() && legacy.eq(asked.bytes())

@@ -2,7 +2,7 @@
 //! Reads: the table of functions. Never: state, or a wire.
 
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
@@ -26,6 +26,8 @@ pub struct Runtime {
     pub legacy_names: bool,
     /// Whether the data lives here. A bridge does not serve the raw store protocol.
     pub authoritative: bool,
+    /// How long a call may take when its door sets no deadline of its own.
+    pub call_timeout: Duration,
 }
 
 /// Reads the configuration again and puts it to work, or says why not.
@@ -69,6 +71,11 @@ impl Calls {
     /// What `session::on-config-change` does from now on. Without a hook there is nothing to read again.
     pub fn on_reload(&self, hook: Reload) {
         *lock(&self.reloads.hook) = Some(hook);
+    }
+
+    /// Reads the configuration again now. False: it was rejected, and the status tells why.
+    pub async fn reload_now(&self) -> bool {
+        Arc::clone(&self.reloads).run().await
     }
 
     pub fn reload_status(&self) -> ReloadStatus {
@@ -208,6 +215,15 @@ impl Service for Calls {
         let served = |function: &&Function| self.runtime().authoritative || !is_raw_store(function);
         requests::served().filter(served).map(described).collect()
     }
+
+    fn aliases(&self, function_id: &str) -> Vec<String> {
+        let legacy = self.runtime().legacy_names.then(|| requests::legacy_name(function_id)).flatten();
+        legacy.into_iter().collect()
+    }
+
+    fn call_timeout(&self) -> Duration {
+        self.runtime().call_timeout
+    }
 }
 
 fn described(function: &Function) -> DescribedFunction {
@@ -222,10 +238,8 @@ fn described(function: &Function) -> DescribedFunction {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicUsize, Ordering};
-    use std::time::Duration;
-
     use serde_json::{Value, json};
+    use std::sync::atomic::{AtomicUsize, Ordering};
 
     use super::*;
     use crate::events::{Committed, EventSink};
@@ -257,7 +271,7 @@ mod tests {
 
     fn runtime(adapter: Arc<dyn Adapter>) -> Runtime {
         let limits = Limits { default_list_limit: 50, max_list_limit: 500 };
-        Runtime { adapter, limits, legacy_names: true, authoritative: true }
+        Runtime { adapter, limits, legacy_names: true, authoritative: true, call_timeout: Duration::from_secs(30) }
     }
 
     fn memory() -> Runtime {

@@ -5,6 +5,7 @@ use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use axum::Router;
@@ -45,6 +46,51 @@ pub struct EndpointSettings {
     pub head_read_max: Duration,
     pub body_bytes_max: usize,
     pub health: HealthCheck,
+    /// Where the numbers above are kept, so that they can change while the port is served.
+    pub live: Arc<LiveLimits>,
+}
+
+/// The limits of a port that is served.
+#[derive(Default)]
+pub struct LiveLimits {
+    connections_max: AtomicUsize,
+    body_bytes_max: AtomicUsize,
+    places: Places,
+}
+
+/// A place per connection. More or fewer, as the limit changes.
+struct Places(Arc<Semaphore>);
+
+impl Default for Places {
+    fn default() -> Places {
+        Places(Arc::new(Semaphore::new(0)))
+    }
+}
+
+impl LiveLimits {
+    /// Other limits from now on. Connections beyond a lower one stay until they end.
+    pub fn change(&self, connections_max: usize, body_bytes_max: usize) {
+        self.body_bytes_max.store(body_bytes_max, Ordering::Relaxed);
+        let before = self.connections_max.swap(connections_max, Ordering::Relaxed);
+        if connections_max >= before {
+            self.places.0.add_permits(connections_max - before);
+            return;
+        }
+        let fewer = before - connections_max;
+        let taken = fewer - self.places.0.forget_permits(fewer);
+        let (places, taken) = (self.places.0.clone(), u32::try_from(taken).unwrap_or(u32::MAX));
+        if taken > 0 {
+            tokio::spawn(async move {
+                if let Ok(permits) = places.acquire_many(taken).await {
+                    permits.forget();
+                }
+            });
+        }
+    }
+
+    pub fn body_bytes_max(&self) -> usize {
+        self.body_bytes_max.load(Ordering::Relaxed)
+    }
 }
 
 impl EndpointSettings {
@@ -56,6 +102,7 @@ impl EndpointSettings {
             head_read_max: Duration::from_secs(10),
             body_bytes_max: 64 << 20,
             health: Arc::new(|| Health { role: "single", trouble: None }),
+            live: Arc::default(),
         }
     }
 }
@@ -68,10 +115,11 @@ pub async fn serve(
 ) -> io::Result<(SocketAddr, JoinHandle<()>)> {
     let listener = settings.sockets.listen(&settings.listen).await?;
     let address = listener.address()?;
+    settings.live.change(settings.connections_max, settings.body_bytes_max);
     let door = Door {
         bus,
         health: settings.health.clone(),
-        body_bytes_max: settings.body_bytes_max,
+        limits: settings.live.clone(),
         shutdown,
         sockets: TaskTracker::new(),
     };
@@ -79,7 +127,7 @@ pub async fn serve(
 }
 
 async fn accept_all(listener: Box<dyn Listening>, settings: EndpointSettings, door: Door) {
-    let places = Arc::new(Semaphore::new(settings.connections_max));
+    let places = settings.live.places.0.clone();
     let refusals = Arc::new(Semaphore::new(REFUSALS_MAX));
     let routes = http::routes(door.clone());
     loop {
@@ -102,7 +150,7 @@ async fn accept_all(listener: Box<dyn Listening>, settings: EndpointSettings, do
                 door.sockets.spawn(connection.serve(stream, settings.head_read_max));
             }
             Err(_) => {
-                let words = refusal(settings.connections_max);
+                let words = refusal(settings.live.connections_max.load(Ordering::Relaxed));
                 // Without waiting: it fits into the socket's buffer, and most clients will see it even so.
                 let told = stream.write_all(words.as_bytes()).now_or_never();
                 if told.is_some_and(|written| written.is_ok())

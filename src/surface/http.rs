@@ -23,6 +23,7 @@ use tower::ServiceExt;
 
 use super::bus::calls::Failure;
 use super::bus::{Bus, connection};
+use super::endpoint::LiveLimits;
 use super::sidecar::NAME;
 
 /// A body that trickles in for longer than this is given up.
@@ -44,7 +45,7 @@ pub type HealthCheck = Arc<dyn Fn() -> Health + Send + Sync>;
 pub struct Door {
     pub bus: Arc<Bus>,
     pub health: HealthCheck,
-    pub body_bytes_max: usize,
+    pub limits: Arc<LiveLimits>,
     pub shutdown: CancellationToken,
     /// Sockets live on here after their upgrade.
     pub sockets: TaskTracker,
@@ -128,7 +129,7 @@ async fn call(
 
 /// Reads the body as text. An empty one stands for `{}`, so that `curl -X POST` will do.
 async fn read_body(door: &Door, request: Request) -> Result<String, Response> {
-    let bytes_max = door.body_bytes_max;
+    let bytes_max = door.limits.body_bytes_max();
     let too_large = || {
         let words = format!("the body is larger than {bytes_max} bytes");
         error(StatusCode::PAYLOAD_TOO_LARGE, "payload_too_large", &words)

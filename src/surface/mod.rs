@@ -1,6 +1,6 @@
 //! The doors in.
 //!
-//! Owns: the embedded iii bus endpoint and HTTP on one client port, later gRPC and the engine worker; `calls`, which
+//! Owns: the embedded iii bus endpoint and HTTP on one client port; the worker on an iii engine; `calls`, which
 //! carries a request from its bytes to its response; the one table that maps every outcome to every wire.
 //! May touch: requests, proposal, events (bindings). Never: state.
 
@@ -10,11 +10,16 @@ pub mod bus;
 pub mod calls;
 pub mod errors;
 pub mod sidecar;
+pub mod subscription;
+pub mod worker;
 
 use std::fmt;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use futures::future::BoxFuture;
+
+/// The SDKs' own default.
+const CALL_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The functions of this node, callable by name with a JSON body. Every door calls through this.
 pub trait Service: Send + Sync + 'static {
@@ -30,6 +35,16 @@ pub trait Service: Send + Sync + 'static {
 
     /// What `engine::functions::list` and `engine::functions::info` tell about this node's functions.
     fn functions(&self) -> Vec<DescribedFunction>;
+
+    /// Further names a function answers to.
+    fn aliases(&self, _function_id: &str) -> Vec<String> {
+        Vec::new()
+    }
+
+    /// How long a call may take when its door sets no deadline of its own.
+    fn call_timeout(&self) -> Duration {
+        CALL_TIMEOUT
+    }
 }
 
 /// A function as clients may ask about it.

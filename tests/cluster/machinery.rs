@@ -54,7 +54,7 @@ pub struct DevCluster {
 
 pub fn program() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_session-manager"));
-    command.env_remove("RUST_LOG").env_remove("SESSION_MANAGER_PEER");
+    command.env_remove("RUST_LOG").env_remove("III_URL").env_remove("SESSION_MANAGER_PEER");
     command
 }
 

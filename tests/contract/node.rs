@@ -53,7 +53,13 @@ impl Node {
         let adapter =
             LocalAdapter::memory(Arc::clone(&mint) as Arc<dyn Mint>, Arc::clone(&caught) as Arc<dyn EventSink>);
         let limits = Limits { default_list_limit: 3, max_list_limit: 5 };
-        let runtime = Runtime { adapter: Arc::new(adapter), limits, legacy_names: true, authoritative: true };
+        let runtime = Runtime {
+            adapter: Arc::new(adapter),
+            limits,
+            legacy_names: true,
+            authoritative: true,
+            call_timeout: Duration::from_secs(30),
+        };
         Node { calls: Calls::new(runtime), mint, caught }
     }
 

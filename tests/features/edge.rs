@@ -53,7 +53,13 @@ impl Main {
         let feed = Feed::new(FeedSettings { queue_bytes_max: 0, ..FeedSettings::default() });
         let adapter = Arc::new(LocalAdapter::memory(mint.clone(), feed.clone()));
         let limits = Limits { default_list_limit: 50, max_list_limit: 500 };
-        let calls = Arc::new(Calls::new(Runtime { adapter, limits, legacy_names: true, authoritative: true }));
+        let calls = Arc::new(Calls::new(Runtime {
+            adapter,
+            limits,
+            legacy_names: true,
+            authoritative: true,
+            call_timeout: Duration::from_secs(30),
+        }));
         let told = feed.clone();
         calls.introduce_with(Arc::new(move |_| Introduction {
             instance: "main".to_owned(),

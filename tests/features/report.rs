@@ -2,9 +2,7 @@
 
 use cucumber::cli::Empty;
 use cucumber::event::{self, Event};
-use cucumber::{Writer, gherkin, parser, writer};
-
-use crate::world::World;
+use cucumber::{World, Writer, gherkin, parser, writer};
 
 /// Counts scenarios and prints failures as they happen.
 #[derive(Debug, Default)]
@@ -17,10 +15,10 @@ pub struct Report {
 // Failures are printed whole, so that scenarios may run side by side.
 impl writer::Normalized for Report {}
 
-impl Writer<World> for Report {
+impl<W: World> Writer<W> for Report {
     type Cli = Empty;
 
-    async fn handle_event(&mut self, event: parser::Result<Event<event::Cucumber<World>>>, _cli: &Empty) {
+    async fn handle_event(&mut self, event: parser::Result<Event<event::Cucumber<W>>>, _cli: &Empty) {
         match event.map(Event::into_inner) {
             Err(error) => {
                 self.failures += 1;
@@ -39,7 +37,7 @@ impl Writer<World> for Report {
 }
 
 impl Report {
-    fn scenario(&mut self, feature: &gherkin::Feature, scenario: &gherkin::Scenario, event: event::Scenario<World>) {
+    fn scenario<W>(&mut self, feature: &gherkin::Feature, scenario: &gherkin::Scenario, event: event::Scenario<W>) {
         match event {
             event::Scenario::Finished => self.scenarios += 1,
             event::Scenario::Step(step, event) | event::Scenario::Background(step, event) => match event {

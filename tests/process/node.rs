@@ -17,28 +17,40 @@ pub struct NodeProcess {
 
 /// The program with a data directory, not started yet.
 pub fn command(data_dir: &Path, arguments: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_session-manager"));
+    let mut command = program();
     if !arguments.contains(&"--listen") {
         command.args(["--listen", "127.0.0.1:0"]);
     }
     command.arg("--data-dir").arg(data_dir).args(arguments);
-    command.env_remove("RUST_LOG").stdin(Stdio::null()).stdout(Stdio::null());
+    command
+}
+
+fn program() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_session-manager"));
+    command.env_remove("RUST_LOG").env_remove("III_URL").stdin(Stdio::null()).stdout(Stdio::null());
     command
 }
 
 impl NodeProcess {
     /// Starts a node and returns once it listens. Its log and port stand beside the data directory.
     pub fn start(data_dir: &Path, arguments: &[&str]) -> NodeProcess {
+        NodeProcess::begin(data_dir, command(data_dir, arguments))
+    }
+
+    /// The same, with data where the settings say. Log and port stand beside the given path.
+    #[allow(dead_code, reason = "scenarios on engines start nodes so")]
+    pub fn start_by_settings(beside: &Path, arguments: &[&str]) -> NodeProcess {
+        let mut command = program();
+        command.args(["--listen", "127.0.0.1:0"]).args(arguments);
+        NodeProcess::begin(beside, command)
+    }
+
+    fn begin(data_dir: &Path, mut command: Command) -> NodeProcess {
         let port_file = data_dir.with_extension("port");
         let log = data_dir.with_extension("log");
         let _ = std::fs::remove_file(&port_file);
         let log_file = std::fs::File::options().create(true).append(true).open(&log).expect("a log file");
-        let mut child = command(data_dir, arguments)
-            .arg("--port-file")
-            .arg(&port_file)
-            .stderr(log_file)
-            .spawn()
-            .expect("the binary starts");
+        let mut child = command.arg("--port-file").arg(&port_file).stderr(log_file).spawn().expect("the binary starts");
         let begun = Instant::now();
         let port = loop {
             if let Ok(port) = std::fs::read_to_string(&port_file) {

@@ -110,7 +110,7 @@ async fn an_edited_configuration_is_put_to_work_or_refused_while_the_node_runs()
     assert_eq!(reload().await, true);
     assert_eq!(page().await, Some(3));
 
-    for bad in ["max_list_limit: many\n", "max_connections: 7\n", "adapter: {name: fs}\n", "}"] {
+    for bad in ["max_list_limit: many\n", "node_id: 7\n", "adapter: {name: fs}\n", "}"] {
         edit(bad);
         assert_eq!(reload().await, false, "{bad}");
         assert_eq!(status().await["last_outcome"], "rejected", "{bad}");
@@ -118,7 +118,9 @@ async fn an_edited_configuration_is_put_to_work_or_refused_while_the_node_runs()
     }
     edit("max_list_limit: 1\ndefault_list_limit: 1\n");
     assert_eq!(reload().await, true);
-    assert_eq!((page().await, status().await["rejected_reloads"].clone()), (Some(1), json!(4)));
+    assert_eq!(page().await, Some(1));
+    // The file is also read again whenever it changes, so a bad one may have been seen twice.
+    assert!(status().await["rejected_reloads"].as_u64() >= Some(4));
 }
 
 #[test]

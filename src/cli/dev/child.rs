@@ -112,6 +112,8 @@ fn spawn(seat: &Seat) -> Result<std::process::Child, String> {
     let log = File::options().create(true).append(true).open(&log).map_err(|error| failed("its log", error))?;
     let mut command = Command::new(program);
     command.args(arguments(seat)).arg("--exit-with-parent");
+    // Where clients of this cluster look for it, not an engine its nodes should attach to.
+    command.env_remove("III_URL");
     command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(log);
     command.spawn().map_err(|error| failed("its process", error))
 }

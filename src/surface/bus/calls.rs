@@ -176,7 +176,7 @@ impl Bus {
         if !served_elsewhere {
             let size = kib(invoke.data.map_or(0, |data| data.get().len()));
             permits.extend(share.body_kib.clone().acquire_many_owned(size.min(share.body_kib_max)).await);
-            let most = kib(self.settings.total_body_bytes_in_flight_max);
+            let most = kib(self.settings().total_body_bytes_in_flight_max);
             permits.extend(self.incoming_kib.clone().acquire_many_owned(size.min(most)).await);
         }
         Ok(permits)
@@ -187,7 +187,7 @@ impl Bus {
         if self.is_draining() {
             return Err(Failure::stopping(function_id));
         }
-        let most = kib(self.settings.total_body_bytes_in_flight_max);
+        let most = kib(self.settings().total_body_bytes_in_flight_max);
         let _permit = self.incoming_kib.acquire_many(kib(body.len()).min(most)).await;
         let request = Request {
             function_id: function_id.to_owned(),
@@ -215,13 +215,14 @@ impl Bus {
     }
 
     async fn call_service(&self, request: Request) -> Outcome {
-        let deadline = Instant::now() + self.settings.call_timeout;
+        let patience = self.service.call_timeout();
+        let deadline = Instant::now() + patience;
         let Some(call) = self.service.call(&request.function_id, &request.data, request.metadata.as_deref(), deadline)
         else {
             let id = &request.function_id;
             return Err(Failure::bus("function_not_found", format!("function `{id}` is not registered on this bus")));
         };
-        match tokio::time::timeout(self.settings.call_timeout + DEADLINE_GRACE, call).await {
+        match tokio::time::timeout(patience + DEADLINE_GRACE, call).await {
             Ok(outcome) => outcome.map_err(Failure::Service),
             Err(_) => Err(Failure::Service(CallError::storage(format!(
                 "outcome unknown: `{}` did not answer by its deadline",
@@ -244,7 +245,7 @@ impl Bus {
         let (Some(reply), Some(id)) = (reply, invocation_id) else { return Ok("null".to_owned()) };
         // A caller that stops waiting (its HTTP request was dropped) leaves nothing behind.
         let _waiting = Waiting { owner, id: &id };
-        match tokio::time::timeout(self.settings.forward_timeout, reply).await {
+        match tokio::time::timeout(self.settings().forward_timeout, reply).await {
             Ok(Ok(reply)) => reply.map_err(Failure::Remote),
             Ok(Err(_)) => Err(Failure::bus("invocation_stopped", "the worker that served the call disconnected")),
             Err(_) => Err(Failure::bus("timeout", format!("`{}` did not answer in time", request.function_id))),
@@ -307,7 +308,7 @@ fn part_of(text: &Frame, part: &str) -> Frame {
 }
 
 fn too_many(bus: &Bus) -> Failure {
-    let most = bus.settings.calls_in_flight_max;
+    let most = bus.settings().calls_in_flight_max;
     Failure::bus("too_many_calls", format!("{most} calls of this client are in flight; wait for some to finish"))
 }
 

@@ -22,7 +22,6 @@ use super::intake::{Arriving, Metered};
 use super::outbound::{self, ErrorBody, Frame};
 use super::outbox::{Class, Goodbye, Next, Outbox};
 use super::registry::{Function, Refused, TooMuch};
-use super::triggers::is_reserved;
 use super::worker::Worker;
 
 /// Small, since every idle connection has them.
@@ -51,7 +50,7 @@ where
     let (sink, stream) = WebSocketStream::from_raw_socket(socket, Role::Server, Some(config)).await.split();
     let (worker, outbox) = bus.join(peer);
     tracing::debug!(worker = worker.id, ?peer, "worker connected");
-    let connection = Connection { share: Share::new(bus.settings()), bus, worker, outbox, arriving };
+    let connection = Connection { share: Share::new(&bus.settings()), bus, worker, outbox, arriving };
     let goodbye = connection.run(sink, stream, shutdown).await;
     connection.bus.leave(&connection.worker);
     tracing::debug!(worker = connection.worker.id, code = goodbye.code, reason = goodbye.reason, "worker disconnected");
@@ -193,7 +192,7 @@ impl Connection {
     }
 
     fn register_function(&self, asked: &RegisterFunction<'_>) -> Result<(), Goodbye> {
-        if is_reserved(&asked.id) || asked.id.starts_with("engine::") {
+        if self.bus.reserves(&asked.id) || asked.id.starts_with("engine::") {
             self.worker.send(outbound::registration_rejected(&asked.id, super::engine::NODE_NAME));
             return Ok(());
         }

@@ -102,6 +102,7 @@ impl Bus {
 
     fn list_types(&self) -> Vec<Value> {
         let own = EventKind::ALL.map(EventKind::trigger_type).into_iter().chain([STORE_EVENTS]);
+        let own = own.filter(|_| self.serves_sessions);
         let own = own.map(
             |id| json!({ "id": id, "worker_name": NODE_NAME, "description": format!("Fires after a commit: {id}") }),
         );

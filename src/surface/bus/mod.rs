@@ -29,7 +29,8 @@ use self::outbox::{Outbox, OutboxLimits};
 use self::registry::Registry;
 use self::worker::{Missed, Worker};
 use super::Service;
-use crate::events::deliver::Feed;
+use super::subscription::is_reserved;
+use crate::events::current::CurrentFeed;
 
 /// Workers that lost their socket and whose results are kept.
 const DETACHED_WORKERS_MAX: usize = 1024;
@@ -50,8 +51,6 @@ pub struct BusSettings {
     pub total_arriving_bytes_max: usize,
     /// How long one message may take to arrive, however steadily.
     pub message_read_max: Duration,
-    /// How long a function of this node may take: the SDKs' own default.
-    pub call_timeout: Duration,
     /// How long another worker may take. The caller's SDK has the say; this only ends what nobody waits for.
     pub forward_timeout: Duration,
     /// How long results wait for a client that lost its socket.
@@ -74,7 +73,6 @@ impl Default for BusSettings {
             total_body_bytes_in_flight_max: 512 << 20,
             total_arriving_bytes_max: 256 << 20,
             message_read_max: Duration::from_secs(600),
-            call_timeout: Duration::from_secs(30),
             forward_timeout: Duration::from_secs(600),
             park_for: Duration::from_secs(60),
             write_stall_max: Duration::from_secs(30),
@@ -86,9 +84,11 @@ impl Default for BusSettings {
 
 /// The bus of one node.
 pub struct Bus {
-    settings: BusSettings,
+    settings: RwLock<Arc<BusSettings>>,
     service: Arc<dyn Service>,
-    feed: Arc<Feed>,
+    feed: Arc<CurrentFeed>,
+    /// Whether sessions are served here. A bus that serves none leaves their names to its workers, as an engine does.
+    serves_sessions: bool,
     registry: RwLock<Registry>,
     /// By number, so the one that has waited longest comes first.
     detached: Mutex<BTreeMap<u64, Arc<Worker>>>,
@@ -102,13 +102,15 @@ pub struct Bus {
 }
 
 impl Bus {
-    pub fn new(settings: BusSettings, service: Arc<dyn Service>, feed: Arc<Feed>) -> Arc<Bus> {
+    pub fn new(settings: BusSettings, service: Arc<dyn Service>, feed: Arc<CurrentFeed>) -> Arc<Bus> {
         let incoming_kib = kib(settings.total_body_bytes_in_flight_max);
         // No less than one message, or the largest could never arrive.
         let arriving_kib = kib(settings.total_arriving_bytes_max.max(2 * settings.message_bytes_max));
+        let serves_sessions = !service.functions().is_empty();
         Arc::new(Bus {
-            settings,
+            settings: RwLock::new(Arc::new(settings)),
             service,
+            serves_sessions,
             feed,
             registry: RwLock::default(),
             detached: Mutex::default(),
@@ -120,8 +122,18 @@ impl Bus {
         })
     }
 
-    pub fn settings(&self) -> &BusSettings {
-        &self.settings
+    pub fn settings(&self) -> Arc<BusSettings> {
+        self.settings.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Other bounds from now on. Connections keep those they began with.
+    pub fn change_settings(&self, settings: BusSettings) {
+        *self.settings.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(settings);
+    }
+
+    /// Names this node answers to: no worker may take them.
+    fn reserves(&self, id: &str) -> bool {
+        self.serves_sessions && is_reserved(id)
     }
 
     /// Room for a message of this size that is about to arrive from outside the bus; given back when dropped. Small
@@ -130,7 +142,7 @@ impl Bus {
         if bytes <= intake::FREE_BYTES {
             return None;
         }
-        let most = kib(self.settings.message_bytes_max);
+        let most = kib(self.settings().message_bytes_max);
         self.arriving_kib.acquire_many(kib(bytes).min(most)).await.ok()
     }
 
@@ -158,12 +170,13 @@ impl Bus {
 
     /// Takes in a new client and greets it.
     fn join(&self, peer: Option<SocketAddr>) -> (Arc<Worker>, Arc<Outbox>) {
-        let outbox = Arc::new(Outbox::new(self.settings.outbox.clone(), self.outgoing_bytes.clone()));
+        let outbox = Arc::new(Outbox::new(self.settings().outbox.clone(), self.outgoing_bytes.clone()));
         let number = self.next_number.fetch_add(1, Ordering::Relaxed);
-        let worker = Worker::new(number, peer, self.settings.calls_in_flight_max, outbox.clone(), now_ms());
+        let worker = Worker::new(number, peer, self.settings().calls_in_flight_max, outbox.clone(), now_ms());
         let worker = Arc::new(worker);
         self.change_registry(|registry| registry.add_worker(worker.clone()));
         worker.send(outbound::worker_registered(&worker.id, &worker.token));
+        self.tell_of_worker("worker_connected", &worker.id);
         (worker, outbox)
     }
 
@@ -172,20 +185,21 @@ impl Bus {
         // First, so that a client that is back already finds itself in one place or the other.
         self.park(worker);
         let bindings = self.change_registry(|registry| registry.remove_worker(worker.number));
-        let since = self.feed.unbind_owner(worker.number);
+        let since = self.feed.read(|feed| feed.unbind_owner(worker.number));
         let mut missed = Missed { since, ..Missed::default() };
         for (id, trigger) in bindings {
             self.tell_type_owner_of_removal(&id, &trigger);
             missed.bindings.insert(id);
         }
         worker.stop_replies();
+        self.tell_of_worker("worker_disconnected", &worker.id);
         if !worker.detach(missed) {
             locked(&self.detached).remove(&worker.number);
             return;
         }
         let (bus, worker) = (self.clone(), worker.clone());
         tokio::spawn(async move {
-            tokio::time::sleep(bus.settings.park_for).await;
+            tokio::time::sleep(bus.settings().park_for).await;
             locked(&bus.detached).remove(&worker.number);
             worker.forget();
         });
@@ -216,7 +230,7 @@ impl Bus {
         locked(&self.detached).remove(&previous.number);
         if previous.move_to(worker) {
             self.change_registry(|registry| registry.change_owner(previous.number, worker));
-            self.feed.change_owner(previous.number, worker.number);
+            self.feed.read(|feed| feed.change_owner(previous.number, worker.number));
         }
         tracing::debug!(worker = worker.id, previous = previous_id, "worker reattached");
     }

@@ -12,13 +12,11 @@ use super::outbound::{self, Call, ErrorBody, Frame};
 use super::registry::{TooMuch, Trigger, TriggerType};
 use super::worker::Worker;
 use crate::events::bindings::{Binding, BindingKey};
-use crate::events::deliver::{AttachPoint, Delivery};
-use crate::events::filter::Filter;
-use crate::machine::ids::Position;
-use crate::machine::json::Object;
+use crate::events::deliver::{AttachPoint, Delivery, Feed};
+use crate::surface::subscription::Subscription;
 
-/// The part of a binding's metadata that is ours: it may say where to resume, and deliveries say their place there.
-const SIDECAR_KEY: &str = "session-manager";
+/// Fires when a worker comes or goes, as on an engine.
+const WORKERS_AVAILABLE: &str = "engine::workers-available";
 
 impl Bus {
     pub(super) fn register_trigger(
@@ -35,13 +33,13 @@ impl Bus {
             metadata: text(asked.metadata),
             namespace: text(asked.namespace),
         };
-        if is_reserved(&asked.trigger_type) {
+        if self.reserves(&asked.trigger_type) {
             let bound = self.bind_own(worker, &asked.id, &trigger)?;
             let error = bound.err().map(|why| ErrorBody::new("trigger_registration_failed", why).print());
             worker.send(outbound::trigger_result(&asked.id, &asked.trigger_type, &asked.function_id, error.as_deref()));
             return Ok(());
         }
-        self.note_trigger(&asked.id, trigger.clone())?;
+        self.feed.read(|feed| self.note_trigger(feed, &asked.id, trigger.clone()))?;
         match self.read_registry(|registry| registry.type_owner(&asked.trigger_type)) {
             Some(owner) => owner.send(print_trigger(&asked.id, &trigger)),
             None => tracing::debug!(trigger_type = %asked.trigger_type, "a binding waits for its trigger type"),
@@ -56,14 +54,15 @@ impl Bus {
         id: &str,
         trigger: &Trigger,
     ) -> Result<Result<(), String>, TooMuch> {
-        let read = self.read_own_binding(worker, id, trigger);
-        let binding = match read {
-            Ok(binding) => binding,
-            Err(why) => return Ok(Err(why)),
-        };
-        // In the registry first: once the feed has it, an event may already be on its way.
-        self.note_trigger(id, trigger.clone())?;
-        let bound = self.feed.bind(binding);
+        let bound = self.feed.read(|feed| {
+            let binding = match self.read_own_binding(feed, worker, id, trigger) {
+                Ok(binding) => binding,
+                Err(why) => return Ok(Err(why)),
+            };
+            // In the registry first: once the feed has it, an event may already be on its way.
+            self.note_trigger(feed, id, trigger.clone())?;
+            Ok(feed.bind(binding))
+        })?;
         if bound.is_err() {
             self.change_registry(|registry| registry.unregister_trigger(id, worker.number));
         }
@@ -72,61 +71,36 @@ impl Bus {
 
     fn read_own_binding(
         self: &Arc<Self>,
+        feed: &Feed,
         worker: &Arc<Worker>,
         id: &str,
         trigger: &Trigger,
     ) -> Result<Binding, String> {
         let config: Value =
             serde_json::from_str(&trigger.config).map_err(|error| format!("config cannot be read: {error}"))?;
-        let filter = Filter::parse(&trigger.trigger_type, &config)?;
-        if is_reserved(&trigger.function_id) {
-            return Err(format!("`{}` is served by this node and cannot be bound to its events", trigger.function_id));
-        }
-        let mut metadata = match trigger.metadata.as_deref().map(serde_json::from_str::<Value>) {
-            None => Object::new(),
-            Some(Ok(Value::Object(metadata))) => metadata,
-            Some(Ok(_)) => return Err("`metadata` of a binding must be an object".to_owned()),
-            Some(Err(error)) => return Err(format!("`metadata` cannot be read: {error}")),
-        };
-        let named = self.resume_point(metadata.remove(SIDECAR_KEY))?;
+        let metadata = trigger.metadata.as_deref().map(serde_json::from_str::<Value>).transpose();
+        let metadata = metadata.map_err(|error| format!("`metadata` cannot be read: {error}"))?;
+        let asked = Subscription::read(feed, &trigger.trigger_type, &trigger.function_id, &config, metadata)?;
         // A position the client named must be kept; one we remember for it is a courtesy, as far as the ring reaches.
-        let remembered = worker.resume_binding(id).filter(|position| self.feed.reaches(*position));
-        let after = named.max(remembered);
-        let printed = Value::Object(metadata).to_string();
+        let remembered = worker.resume_binding(id).filter(|position| feed.reaches(*position));
         Ok(Binding {
             key: BindingKey { owner: worker.number, id: id.into() },
             function_id: trigger.function_id.clone(),
-            filter,
-            sidecar_fields: printed[1..printed.len() - 1].to_owned(),
-            after,
+            filter: asked.filter,
+            sidecar_fields: asked.sidecar_fields,
+            after: asked.after.max(remembered),
             to: self.clone(),
         })
     }
 
-    fn resume_point(&self, ours: Option<Value>) -> Result<Option<Position>, String> {
-        let after = match ours {
-            None | Some(Value::Null) => return Ok(None),
-            Some(Value::Object(mut ours)) => ours.remove("after"),
-            Some(_) => return Err(format!("`metadata.{SIDECAR_KEY}` must be an object, such as {{\"after\": …}}")),
-        };
-        match after {
-            None | Some(Value::Null) => Ok(None),
-            Some(Value::String(text)) => {
-                let position = self.feed.cluster().parse(&text);
-                position.map(Some).map_err(|why| format!("`metadata.{SIDECAR_KEY}.after`: {why}"))
-            }
-            Some(_) => Err(format!("`metadata.{SIDECAR_KEY}.after` must be a string, the position of an event")),
-        }
-    }
-
     /// Records a binding. One of the same id ends, whoever registered it: ids are unique, so it is the same client.
-    fn note_trigger(&self, id: &str, trigger: Trigger) -> Result<(), TooMuch> {
+    fn note_trigger(&self, feed: &Feed, id: &str, trigger: Trigger) -> Result<(), TooMuch> {
         let subscriber = trigger.subscriber.number;
         let replaced = self.change_registry(|registry| registry.register_trigger(id, trigger))?;
         if let Some(old) = replaced
             && old.subscriber.number != subscriber
         {
-            self.feed.unbind(&BindingKey { owner: old.subscriber.number, id: id.into() });
+            feed.unbind(&BindingKey { owner: old.subscriber.number, id: id.into() });
         }
         Ok(())
     }
@@ -134,7 +108,7 @@ impl Bus {
     pub(super) fn unregister_trigger(&self, worker: &Worker, id: &str) {
         let removed = self.change_registry(|registry| registry.unregister_trigger(id, worker.number));
         let Some(trigger) = removed else { return };
-        self.feed.unbind(&BindingKey { owner: worker.number, id: id.into() });
+        self.feed.read(|feed| feed.unbind(&BindingKey { owner: worker.number, id: id.into() }));
         self.tell_type_owner_of_removal(id, &trigger);
     }
 
@@ -144,9 +118,34 @@ impl Bus {
         }
     }
 
+    /// Tells whoever bound `engine::workers-available` that a worker came or went.
+    pub(super) fn tell_of_worker(&self, event: &str, worker_id: &str) {
+        let told = self.read_registry(|registry| {
+            let bound = registry.triggers().filter(|(_, trigger)| &*trigger.trigger_type == WORKERS_AVAILABLE);
+            let with_owner = bound.filter_map(|(_, trigger)| {
+                let owner = registry.function(&trigger.function_id)?.owner.clone();
+                Some((owner, trigger.clone()))
+            });
+            with_owner.collect::<Vec<_>>()
+        });
+        let data = serde_json::json!({ "event": event, "worker_id": worker_id }).to_string();
+        for (owner, trigger) in told {
+            let call = Call {
+                invocation_id: None,
+                function_id: &trigger.function_id,
+                data: &data,
+                metadata: trigger.metadata.as_deref(),
+                traceparent: None,
+                baggage: None,
+                namespace: None,
+            };
+            owner.send(call.print());
+        }
+    }
+
     /// A worker offers a trigger type: it gets every binding that waits for it.
     pub(super) fn register_type(&self, worker: &Arc<Worker>, asked: &RegisterType<'_>) -> Result<(), TooMuch> {
-        if is_reserved(&asked.id) {
+        if self.reserves(&asked.id) {
             tracing::warn!(trigger_type = %asked.id, worker = worker.id, "refused: this node serves the trigger type");
             return Ok(());
         }
@@ -199,11 +198,6 @@ impl AttachPoint for Bus {
         };
         owner.send(call.print());
     }
-}
-
-/// Names this node answers to: no worker may take them.
-pub fn is_reserved(id: &str) -> bool {
-    id.starts_with("session::")
 }
 
 fn print_trigger(id: &str, trigger: &Trigger) -> Frame {

@@ -8,6 +8,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 use serde_json::{Value, json};
+use session_manager::events::current::CurrentFeed;
 use session_manager::events::deliver::{Feed, FeedSettings};
 use session_manager::proposal::local::LocalAdapter;
 use session_manager::proposal::mint::SystemMint;
@@ -43,8 +44,18 @@ async fn door() -> Door {
     tokio::spawn(feed.clone().dispatch(shutdown.clone()));
     let adapter = Arc::new(LocalAdapter::memory(Arc::new(SystemMint::default()), feed.clone()));
     let limits = Limits { default_list_limit: 50, max_list_limit: 500 };
-    let calls = Calls::new(Runtime { adapter, limits, legacy_names: true, authoritative: true });
-    let bus = Bus::new(BusSettings { message_bytes_max: 1 << 20, ..BusSettings::default() }, Arc::new(calls), feed);
+    let calls = Calls::new(Runtime {
+        adapter,
+        limits,
+        legacy_names: true,
+        authoritative: true,
+        call_timeout: Duration::from_secs(30),
+    });
+    let bus = Bus::new(
+        BusSettings { message_bytes_max: 1 << 20, ..BusSettings::default() },
+        Arc::new(calls),
+        CurrentFeed::new(feed),
+    );
     let settings = EndpointSettings { body_bytes_max: 1 << 20, ..EndpointSettings::new("127.0.0.1:0") };
     let (address, _) = endpoint::serve(settings, bus.clone(), shutdown.clone()).await.expect("a free port");
     Door { address: address.to_string(), bus, shutdown }

@@ -22,6 +22,7 @@ use tokio_tungstenite::{MaybeTlsStream, WebSocketStream};
 use tokio_util::sync::CancellationToken;
 
 use super::{Bus, BusSettings};
+use crate::events::current::CurrentFeed;
 use crate::events::deliver::{Feed, FeedSettings};
 use crate::events::position::ClusterTag;
 use crate::events::{Committed, EventSink};
@@ -108,7 +109,7 @@ impl Node {
         let feed = Feed::new(FeedSettings { cluster: ClusterTag::new("c"), ..FeedSettings::default() });
         let shutdown = CancellationToken::new();
         tokio::spawn(feed.clone().dispatch(shutdown.clone()));
-        let bus = Bus::new(settings, service.clone(), feed.clone());
+        let bus = Bus::new(settings, service.clone(), CurrentFeed::new(feed.clone()));
         let mut settings = EndpointSettings::new("127.0.0.1:0");
         adjust(&mut settings);
         let (address, ended) = endpoint::serve(settings, bus.clone(), shutdown.clone()).await.unwrap();

@@ -1,0 +1,65 @@
+//! Owns: what a binding of our events asks for, read from what it was registered with, whichever bus it came over: the
+//! filter, the fields that ride along, and where to resume.
+//! Never: the table of bindings, a wire.
+
+use serde_json::Value;
+
+use crate::events::deliver::Feed;
+use crate::events::filter::Filter;
+use crate::machine::ids::Position;
+use crate::machine::json::Object;
+use crate::surface::sidecar::NAME;
+
+/// What a binding asks for.
+pub struct Subscription {
+    pub filter: Filter,
+    /// Its own metadata as printed fields without braces, ready to be joined with an event's place.
+    pub sidecar_fields: String,
+    /// The position it names to resume from.
+    pub after: Option<Position>,
+}
+
+impl Subscription {
+    /// An error is for the subscriber to read: it names the field and what would be right.
+    pub fn read(
+        feed: &Feed,
+        trigger_type: &str,
+        function_id: &str,
+        config: &Value,
+        metadata: Option<Value>,
+    ) -> Result<Subscription, String> {
+        let filter = Filter::parse(trigger_type, config)?;
+        if is_reserved(function_id) {
+            return Err(format!("`{function_id}` is served by this node and cannot be bound to its events"));
+        }
+        let mut metadata = match metadata {
+            None => Object::new(),
+            Some(Value::Object(metadata)) => metadata,
+            Some(_) => return Err("`metadata` of a binding must be an object".to_owned()),
+        };
+        let after = resume_point(feed, metadata.remove(NAME))?;
+        let printed = Value::Object(metadata).to_string();
+        Ok(Subscription { filter, sidecar_fields: printed[1..printed.len() - 1].to_owned(), after })
+    }
+}
+
+/// Names this node answers to: no worker may take them.
+pub fn is_reserved(id: &str) -> bool {
+    id.starts_with("session::")
+}
+
+fn resume_point(feed: &Feed, ours: Option<Value>) -> Result<Option<Position>, String> {
+    let after = match ours {
+        None | Some(Value::Null) => return Ok(None),
+        Some(Value::Object(mut ours)) => ours.remove("after"),
+        Some(_) => return Err(format!("`metadata.{NAME}` must be an object, such as {{\"after\": …}}")),
+    };
+    match after {
+        None | Some(Value::Null) => Ok(None),
+        Some(Value::String(text)) => {
+            let position = feed.cluster().parse(&text);
+            position.map(Some).map_err(|why| format!("`metadata.{NAME}.after`: {why}"))
+        }
+        Some(_) => Err(format!("`metadata.{NAME}.after` must be a string, the position of an event")),
+    }
+}

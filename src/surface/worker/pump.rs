@@ -1,0 +1,198 @@
+//! Owns: the way of events to the engine: a bounded queue, batches, and a fence after each, since a void call is never
+//! acknowledged. What lies before an answered fence was read by the engine.
+//! Never: which events, or who wants them.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tokio::sync::{Notify, watch};
+use tokio_util::sync::CancellationToken;
+
+use super::sdk::{Connection, Handler};
+use crate::events::deliver::{AttachPoint, Delivery};
+use crate::machine::ids::Position;
+
+/// What may wait for a slow engine. Beyond it the queue is dropped, and filled again from the feed when there is room.
+const QUEUE_BYTES_MAX: usize = 64 << 20;
+/// What may be on its way without the engine having said that it has read it.
+const BATCH_BYTES_MAX: usize = 4 << 20;
+const BATCH_EVENTS_MAX: usize = 512;
+/// What an event costs besides its texts.
+const FIXED_BYTES: usize = 256;
+/// An engine that does not answer for so long has lost the batch, or this node has lost the engine.
+const FENCE_MAX: Duration = Duration::from_secs(20);
+
+/// An event on its way to one function.
+struct Item {
+    function_id: Arc<str>,
+    namespace: Option<Arc<str>>,
+    position: Position,
+    data: String,
+    sidecar: String,
+}
+
+impl Item {
+    fn bytes(&self) -> usize {
+        FIXED_BYTES + self.data.len() + self.sidecar.len()
+    }
+}
+
+#[derive(Default)]
+struct Queue {
+    items: VecDeque<Item>,
+    bytes: usize,
+    /// Events were dropped: what comes is dropped too, until the feed is asked again.
+    overflowed: bool,
+}
+
+/// The events of this node on their way to one engine.
+pub struct Pump {
+    connection: Arc<Connection>,
+    fence: String,
+    queue: Mutex<Queue>,
+    wake: Notify,
+    /// The last event the engine has read.
+    delivered: watch::Sender<Option<Position>>,
+}
+
+impl Pump {
+    pub fn new(connection: Arc<Connection>) -> Arc<Pump> {
+        let fence = format!("session-manager::fence::{}", connection.name());
+        let nothing: Handler = Arc::new(|_, _| Box::pin(std::future::ready(Ok(Value::Null))));
+        connection.listen(&fence, "Internal: answers its own worker, to know what the engine has read.", nothing);
+        let delivered = watch::Sender::new(None);
+        Arc::new(Pump { connection, fence, queue: Mutex::default(), wake: Notify::new(), delivered })
+    }
+
+    /// Where one binding's deliveries go in.
+    pub fn outlet(self: &Arc<Pump>, namespace: Option<&str>) -> Arc<dyn AttachPoint> {
+        Arc::new(Outlet { pump: self.clone(), namespace: namespace.map(Arc::from) })
+    }
+
+    /// The last event the engine has read, and changes of it.
+    pub fn delivered(&self) -> watch::Receiver<Option<Position>> {
+        self.delivered.subscribe()
+    }
+
+    /// Sends until told to stop, then what is left, for a moment. `refill` asks the feed again from a position, after
+    /// events were dropped.
+    pub async fn run(self: Arc<Pump>, stop: CancellationToken, refill: impl Fn(Option<Position>)) {
+        loop {
+            let batch = self.take();
+            if batch.is_empty() {
+                if self.take_overflow() {
+                    let from = *self.delivered.borrow();
+                    tracing::warn!(
+                        ?from,
+                        "the engine was slow and events were dropped: sending them again from the feed"
+                    );
+                    refill(from);
+                    continue;
+                }
+                tokio::select! {
+                    () = self.wake.notified() => continue,
+                    () = stop.cancelled() => return,
+                }
+            }
+            tokio::select! {
+                () = self.carry(&batch) => {}
+                () = stopped_for_long(&stop) => return,
+            }
+            if let Some(last) = batch.last() {
+                self.delivered.send_replace(Some(last.position));
+            }
+        }
+    }
+
+    /// Sends a batch until the engine has read it. A batch that was on its way when a connection broke is sent again:
+    /// what arrives twice carries the same position.
+    async fn carry(&self, batch: &[Item]) {
+        loop {
+            self.connection.connected().await;
+            for item in batch {
+                self.send(item);
+            }
+            match self.connection.call(&self.fence, json!({}), FENCE_MAX).await {
+                Ok(_) => return,
+                Err(error) => {
+                    tracing::warn!(%error, events = batch.len(), "the engine did not confirm events: sending them again");
+                    tokio::time::sleep(Duration::from_millis(100)).await;
+                }
+            }
+        }
+    }
+
+    fn send(&self, item: &Item) {
+        let (data, sidecar) = (serde_json::from_str(&item.data), serde_json::from_str(&item.sidecar));
+        let (Ok(data), Ok(sidecar)) = (data, sidecar) else {
+            tracing::error!(function_id = %item.function_id, "an event is no JSON and was not sent");
+            return;
+        };
+        if let Err(why) = self.connection.fire(&item.function_id, data, sidecar, item.namespace.as_deref()) {
+            tracing::error!(function_id = %item.function_id, why, "an event was not sent");
+        }
+    }
+
+    fn push(&self, item: Item) {
+        let mut queue = self.queue();
+        if queue.overflowed {
+            return;
+        }
+        queue.bytes += item.bytes();
+        queue.items.push_back(item);
+        if queue.bytes > QUEUE_BYTES_MAX {
+            *queue = Queue { overflowed: true, ..Queue::default() };
+        }
+        drop(queue);
+        self.wake.notify_one();
+    }
+
+    fn take(&self) -> Vec<Item> {
+        let mut queue = self.queue();
+        let (mut batch, mut bytes) = (Vec::new(), 0);
+        while batch.len() < BATCH_EVENTS_MAX
+            && bytes < BATCH_BYTES_MAX
+            && let Some(item) = queue.items.pop_front()
+        {
+            bytes += item.bytes();
+            batch.push(item);
+        }
+        queue.bytes -= bytes;
+        batch
+    }
+
+    fn take_overflow(&self) -> bool {
+        std::mem::take(&mut self.queue().overflowed)
+    }
+
+    fn queue(&self) -> MutexGuard<'_, Queue> {
+        // Never left half changed by a panic, so a poisoned lock is still good.
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Resolves some time after the stop, so that a batch under way may arrive.
+async fn stopped_for_long(stop: &CancellationToken) {
+    stop.cancelled().await;
+    tokio::time::sleep(Duration::from_secs(1)).await;
+}
+
+/// One binding's way into the pump.
+struct Outlet {
+    pump: Arc<Pump>,
+    namespace: Option<Arc<str>>,
+}
+
+impl AttachPoint for Outlet {
+    fn deliver(&self, delivery: Delivery<'_>) {
+        self.pump.push(Item {
+            function_id: delivery.binding.function_id.clone(),
+            namespace: self.namespace.clone(),
+            position: delivery.position,
+            data: delivery.data.to_owned(),
+            sidecar: delivery.sidecar,
+        });
+    }
+}

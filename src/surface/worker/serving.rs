@@ -1,0 +1,221 @@
+//! Owns: when this replica serves on its engine, from taking over to letting go.
+//!
+//! On a shared engine the first to register a function keeps it, the last to register a trigger type gets every
+//! binding, and nobody is told: so only the leader registers anything, over a connection that lives as long as it leads.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{Notify, watch};
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, interval, timeout};
+use tokio_util::sync::CancellationToken;
+
+use super::Sharing;
+use super::control::Control;
+use super::functions::Functions;
+use super::pump::Pump;
+use super::sdk::Connection;
+use super::subscribers::Subscribers;
+use super::types::offered;
+use crate::events::current::CurrentFeed;
+use crate::surface::Service;
+
+/// How long a new leader waits for the one before it to let go. One that died is gone already.
+const HANDOVER_MAX: Duration = Duration::from_millis(300);
+/// How often the engine is asked who serves, beside whenever somebody comes or goes.
+const CHECK_EVERY: Duration = Duration::from_secs(1);
+/// How long the engine may take to repeat its bindings after a lost connection.
+const REPEAT_MAX: Duration = Duration::from_secs(5);
+/// How long calls under way may take once this replica no longer serves.
+const DRAIN_MAX: Duration = Duration::from_secs(5);
+/// A name that is taken may become free.
+const REFUSED_AGAIN: Duration = Duration::from_secs(5);
+
+/// What a replica serves with.
+pub struct Served {
+    pub service: Arc<dyn Service>,
+    pub feed: Arc<CurrentFeed>,
+    pub leads: watch::Receiver<bool>,
+    /// Told when the set of functions may have changed.
+    pub refresh: Arc<Notify>,
+}
+
+/// A replica attached to an engine.
+pub struct Attachment {
+    stop: CancellationToken,
+    task: JoinHandle<()>,
+}
+
+impl Attachment {
+    pub fn start(control: Arc<Control>, served: Served) -> Attachment {
+        let stop = CancellationToken::new();
+        let replica = Replica { control, served, stop: stop.clone() };
+        Attachment { stop, task: tokio::spawn(replica.run()) }
+    }
+
+    /// Lets go of everything: calls under way are answered first.
+    pub async fn shutdown(self) {
+        self.stop.cancel();
+        if let Err(error) = self.task.await {
+            tracing::error!(%error, "the engine's worker broke off");
+        }
+    }
+}
+
+struct Replica {
+    control: Arc<Control>,
+    served: Served,
+    stop: CancellationToken,
+}
+
+impl Replica {
+    async fn run(mut self) {
+        while self.my_turn().await {
+            if self.control.settings.sharing == Sharing::Shared {
+                self.await_handover().await;
+            }
+            let turn = Turn::begin(&self.control, &self.served);
+            let refused = self.tend(turn).await;
+            if refused {
+                tokio::select! {
+                    () = tokio::time::sleep(REFUSED_AGAIN) => {}
+                    () = self.stop.cancelled() => break,
+                }
+            }
+        }
+        self.control.close().await;
+    }
+
+    /// Waits until this replica is to serve. False: it never will.
+    async fn my_turn(&mut self) -> bool {
+        let own = self.control.settings.sharing == Sharing::Own;
+        tokio::select! {
+            leads = self.served.leads.wait_for(|leads| own || *leads) => leads.is_ok(),
+            () = self.stop.cancelled() => false,
+        }
+    }
+
+    fn is_my_turn(&self) -> bool {
+        let may = self.control.settings.sharing == Sharing::Own || *self.served.leads.borrow();
+        may && !self.stop.is_cancelled()
+    }
+
+    /// Lets the replica that served before finish: it delivers what it has begun and says how far it came.
+    async fn await_handover(&self) {
+        let mine = &self.control.settings.name;
+        let gone = async {
+            while let Ok(Some(owner)) = self.control.serving().await {
+                if owner == *mine {
+                    return;
+                }
+                let _ = timeout(Duration::from_millis(25), self.control.workers_changed()).await;
+            }
+        };
+        if timeout(HANDOVER_MAX, gone).await.is_err() {
+            tracing::warn!("the replica that served before does not let go; taking over");
+        }
+    }
+
+    /// Serves until it is no longer this replica's turn. True: the engine refused this worker.
+    async fn tend(&mut self, mut turn: Turn) -> bool {
+        tracing::info!(name = turn.connection.name(), sharing = %self.control.settings.sharing, "serving on the engine");
+        let mut check = interval(CHECK_EVERY);
+        let refused = loop {
+            tokio::select! {
+                _ = check.tick() => {}
+                () = self.control.workers_changed() => {}
+                () = self.served.refresh.notified() => turn.functions.refresh(),
+                changed = self.served.leads.changed() => if changed.is_err() { break false },
+                () = self.stop.cancelled() => break false,
+            }
+            if !self.is_my_turn() {
+                break false;
+            }
+            if let Some(why) = turn.connection.refused() {
+                tracing::error!(why, "the engine refused this worker");
+                break true;
+            }
+            turn.look(&self.control).await;
+        };
+        turn.end().await;
+        tracing::info!("no longer serving on the engine");
+        refused
+    }
+}
+
+/// One stretch of serving.
+struct Turn {
+    connection: Arc<Connection>,
+    functions: Functions,
+    subscribers: Arc<Subscribers>,
+    pump: JoinHandle<()>,
+    stop_pump: CancellationToken,
+    /// Since when the engine is back after the connection was lost.
+    back_since: Option<Instant>,
+    lost: bool,
+    warned: bool,
+}
+
+impl Turn {
+    /// Types first, so that bindings are in place before the first mutation can come.
+    fn begin(control: &Control, served: &Served) -> Turn {
+        let settings = &control.settings;
+        let connection = Connection::open(&settings.url, &settings.name, settings.namespace.as_deref());
+        let connection = Arc::new(connection);
+        let pump = Pump::new(connection.clone());
+        let subscribers = Subscribers::new(served.feed.clone(), pump.clone(), None);
+        for offered in offered() {
+            connection.offer(offered, subscribers.clone());
+        }
+        let mut functions = Functions::new(connection.clone(), served.service.clone());
+        functions.refresh();
+        let stop_pump = CancellationToken::new();
+        let repeating = subscribers.clone();
+        let refill = move |from| repeating.repeat_after(from);
+        let pump = tokio::spawn(pump.run(stop_pump.clone(), refill));
+        Turn { connection, functions, subscribers, pump, stop_pump, back_since: None, lost: false, warned: false }
+    }
+
+    /// Looks whether the engine still knows us as it should.
+    async fn look(&mut self, control: &Control) {
+        if !self.connection.is_connected() {
+            if !self.lost {
+                self.lost = true;
+                self.back_since = None;
+                self.subscribers.doubt();
+            }
+            return;
+        }
+        if std::mem::take(&mut self.lost) {
+            self.back_since = Some(Instant::now());
+        }
+        if self.back_since.is_some_and(|since| since.elapsed() > REPEAT_MAX) {
+            self.back_since = None;
+            self.subscribers.sweep();
+        }
+        match control.serving().await {
+            Ok(Some(owner)) if owner == self.connection.name() => self.warned = false,
+            Ok(owner) => {
+                if !std::mem::replace(&mut self.warned, true) {
+                    tracing::warn!(?owner, "the engine does not route session::* to this replica; registering again");
+                }
+                self.functions.repeat();
+            }
+            Err(error) => tracing::debug!(%error, "the engine does not say who serves"),
+        }
+    }
+
+    /// New calls go elsewhere from the first step on; those under way are answered, then the connection is closed.
+    async fn end(mut self) {
+        self.functions.withdraw();
+        self.subscribers.release();
+        self.stop_pump.cancel();
+        self.functions.drained(DRAIN_MAX).await;
+        if let Err(error) = self.pump.await {
+            tracing::error!(%error, "events to the engine broke off");
+        }
+        self.connection.flush().await;
+        self.connection.close().await;
+    }
+}

@@ -1,0 +1,115 @@
+//! Owns: how our trigger types introduce themselves to an engine: words, and the schema of what a binding may ask for.
+//! What a filter means is decided in `events/filter.rs`.
+
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use crate::events::filter::STORE_EVENTS;
+use crate::machine::event::EventKind;
+
+/// A trigger type on offer.
+pub struct OfferedType {
+    pub id: &'static str,
+    pub description: &'static str,
+    pub fields: FilterFields,
+}
+
+/// Which filters a type takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FilterFields {
+    Metadata,
+    Session,
+    Message,
+    Nothing,
+}
+
+/// Filters of session::created.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(deny_unknown_fields)]
+pub struct MetadataFilter {
+    /// Every given key must equal the session's metadata; an empty object matches every session.
+    metadata: Option<serde_json::Map<String, serde_json::Value>>,
+}
+
+/// Filters of session::status-changed, session::meta-updated and session::deleted.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(deny_unknown_fields)]
+pub struct SessionFilter {
+    /// Only events of this session.
+    session_id: Option<String>,
+    /// Every given key must equal the session's metadata; an empty object matches every session.
+    metadata: Option<serde_json::Map<String, serde_json::Value>>,
+}
+
+/// Filters of session::message-added and session::message-updated.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(deny_unknown_fields)]
+pub struct MessageFilter {
+    /// Only events of this session.
+    session_id: Option<String>,
+    /// Only messages of these roles; custom entries have none.
+    roles: Option<Vec<FilterRole>>,
+    /// Every given key must equal the session's metadata; an empty object matches every session.
+    metadata: Option<serde_json::Map<String, serde_json::Value>>,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+#[allow(dead_code, reason = "only its schema is wanted")]
+enum FilterRole {
+    User,
+    Assistant,
+    FunctionResult,
+    Custom,
+}
+
+/// Every type this node serves, the internal feed for bridges last.
+pub fn offered() -> Vec<OfferedType> {
+    let own = EventKind::ALL.map(|kind| {
+        let (description, fields) = match kind {
+            EventKind::Created => ("A session was created, ensured into being or forked.", FilterFields::Metadata),
+            EventKind::MessageAdded => ("An entry was appended to a session.", FilterFields::Message),
+            EventKind::MessageUpdated => {
+                ("A message changed; the payload is the whole message.", FilterFields::Message)
+            }
+            EventKind::StatusChanged => ("A session's status changed.", FilterFields::Session),
+            EventKind::MetaUpdated => ("A session's title, description or metadata changed.", FilterFields::Session),
+            EventKind::Deleted => ("A session and its entries were removed.", FilterFields::Session),
+        };
+        OfferedType { id: kind.trigger_type(), description, fields }
+    });
+    let feed = OfferedType {
+        id: STORE_EVENTS,
+        description: "Internal: every event in an envelope, for bridges. Bind the six public types instead.",
+        fields: FilterFields::Nothing,
+    };
+    own.into_iter().chain([feed]).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::events::filter::Filter;
+
+    #[test]
+    fn every_field_a_schema_names_is_one_the_filter_takes() {
+        for offered in offered() {
+            let schema = match offered.fields {
+                FilterFields::Metadata => schemars::schema_for!(MetadataFilter),
+                FilterFields::Session => schemars::schema_for!(SessionFilter),
+                FilterFields::Message => schemars::schema_for!(MessageFilter),
+                FilterFields::Nothing => continue,
+            };
+            let fields = schema.schema.object.expect("an object").properties;
+            for name in fields.keys() {
+                let value = match name.as_str() {
+                    "session_id" => serde_json::json!("s"),
+                    "roles" => serde_json::json!(["user", "assistant", "function_result", "custom"]),
+                    _ => serde_json::json!({}),
+                };
+                let config = serde_json::json!({ name.as_str(): value });
+                Filter::parse(offered.id, &config).expect("the filter takes it");
+            }
+        }
+    }
+}

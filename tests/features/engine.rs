@@ -1,0 +1,313 @@
+//! Owns: the world of scenarios tagged @engine: an engine, nodes that attach to it as processes, and a client that sees
+//! of them only what the engine shows.
+//!
+//! The engine is the embedded endpoint serving nothing of its own, which speaks the same protocol; with
+//! III_ENGINE_WS_URL the same scenarios run against a real one as well, each in a namespace of its own.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use futures::future::BoxFuture;
+use iii_helpers::observability::OtelConfig;
+use iii_sdk::protocol::{RegisterTriggerInput, TriggerRequest};
+use iii_sdk::{Error, IIIClient, InitOptions, RegisterFunction, WorkerIdentityMode, register_worker};
+use serde_json::{Value, json};
+use session_manager::events::current::CurrentFeed;
+use session_manager::events::deliver::{Feed, FeedSettings};
+use session_manager::surface::bus::{Bus, BusSettings};
+use session_manager::surface::endpoint::{self, EndpointSettings};
+use session_manager::surface::{CallError, DescribedFunction, Service};
+use tempfile::TempDir;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+use crate::process::{NodeProcess, command};
+use crate::stored::StoredConfiguration;
+
+/// Long enough for a busy machine; what takes longer does not happen.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+pub const PAUSE: Duration = Duration::from_millis(10);
+
+/// Which engine a round runs on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum EngineKind {
+    Embedded,
+    Real(String),
+}
+
+impl EngineKind {
+    pub fn name(&self) -> &'static str {
+        match self {
+            EngineKind::Embedded => "the embedded endpoint",
+            EngineKind::Real(_) => "the engine",
+        }
+    }
+
+    /// Whether a scenario with these tags is one of this round.
+    pub fn runs(&self, tags: &[String]) -> bool {
+        *self == EngineKind::Embedded || !tags.iter().any(|tag| tag == "embedded")
+    }
+}
+
+pub static ENGINE: Mutex<EngineKind> = Mutex::new(EngineKind::Embedded);
+
+/// A bus that serves nothing of its own.
+struct Nothing;
+
+impl Service for Nothing {
+    fn call<'a>(
+        &'a self,
+        _function_id: &'a str,
+        _body: &'a str,
+        _sidecar: Option<&'a str>,
+        _deadline: Instant,
+    ) -> Option<BoxFuture<'a, Result<String, CallError>>> {
+        None
+    }
+
+    fn functions(&self) -> Vec<DescribedFunction> {
+        Vec::new()
+    }
+}
+
+/// The embedded endpoint as an engine.
+pub struct EmbeddedEngine {
+    pub address: SocketAddr,
+    stop: CancellationToken,
+}
+
+impl EmbeddedEngine {
+    pub async fn start(listen: &str) -> EmbeddedEngine {
+        let feed = CurrentFeed::new(Feed::new(FeedSettings::default()));
+        let bus = Bus::new(BusSettings::default(), Arc::new(Nothing), feed);
+        let stop = CancellationToken::new();
+        let opened = endpoint::serve(EndpointSettings::new(listen), bus, stop.clone()).await;
+        let (address, _serving) = opened.expect("the engine listens");
+        EmbeddedEngine { address, stop }
+    }
+}
+
+impl Drop for EmbeddedEngine {
+    fn drop(&mut self) {
+        self.stop.cancel();
+    }
+}
+
+/// An event as a subscriber got it.
+#[derive(Debug, Clone)]
+pub struct HeardEvent {
+    pub payload: Value,
+    pub position: String,
+}
+
+/// What each subscriber heard, by name.
+pub type Heard = Arc<Mutex<BTreeMap<String, Vec<HeardEvent>>>>;
+
+#[derive(cucumber::World)]
+#[world(init = Self::start)]
+pub struct EngineWorld {
+    pub url: String,
+    pub namespace: String,
+    pub client: IIIClient,
+    pub nodes: BTreeMap<String, NodeProcess>,
+    pub heard: Heard,
+    pub answer: Option<Result<Value, String>>,
+    /// Sessions whose creation was acknowledged.
+    pub created: Vec<String>,
+    pub stored: Option<StoredConfiguration>,
+    pub embedded: BTreeMap<String, EmbeddedEngine>,
+    pub dir: TempDir,
+    pub config_file: Option<PathBuf>,
+    /// Calls made all the while; ends with the first that fails.
+    pub steady: Option<JoinHandle<Result<(), String>>>,
+}
+
+impl fmt::Debug for EngineWorld {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("EngineWorld").field("url", &self.url).field("answer", &self.answer).finish()
+    }
+}
+
+impl EngineWorld {
+    async fn start() -> EngineWorld {
+        let kind = ENGINE.lock().unwrap().clone();
+        let namespace = format!("sm-{}", &uuid::Uuid::new_v4().simple().to_string()[..12]);
+        let mut embedded = BTreeMap::new();
+        let url = match kind {
+            EngineKind::Embedded => {
+                let engine = EmbeddedEngine::start("127.0.0.1:0").await;
+                let url = format!("ws://{}", engine.address);
+                embedded.insert(String::new(), engine);
+                url
+            }
+            EngineKind::Real(url) => url,
+        };
+        let client = connect(&url, &namespace).await;
+        EngineWorld {
+            url,
+            namespace,
+            client,
+            nodes: BTreeMap::new(),
+            heard: Arc::default(),
+            answer: None,
+            created: Vec::new(),
+            stored: None,
+            embedded,
+            dir: tempfile::tempdir().expect("a temporary directory"),
+            config_file: None,
+            steady: None,
+        }
+    }
+
+    pub fn is_embedded(&self) -> bool {
+        !self.embedded.is_empty()
+    }
+
+    /// Starts a node as a worker of an engine; it listens when this returns.
+    pub fn start_node(&mut self, name: &str, url: &str, arguments: &[&str]) {
+        let worker = self.worker_name(name);
+        let mut words = vec!["--url", url, "--namespace", &self.namespace, "--worker-name", &worker];
+        words.extend(arguments);
+        let node = NodeProcess::start(&self.dir.path().join(name), &words);
+        self.nodes.insert(name.to_owned(), node);
+    }
+
+    /// Starts a node whose data directory is what its settings say.
+    pub fn start_stored_node(&mut self, name: &str) {
+        let worker = self.worker_name(name);
+        let words = ["--url", &self.url, "--namespace", &self.namespace, "--worker-name", &worker];
+        let node = NodeProcess::start_by_settings(&self.dir.path().join(name), &words);
+        self.nodes.insert(name.to_owned(), node);
+    }
+
+    /// Runs a node that must not start, to its end; what it said.
+    pub fn start_in_vain(&mut self, name: &str, arguments: &[&str]) -> String {
+        let worker = self.worker_name(name);
+        let data_dir = self.dir.path().join(name);
+        let mut words = vec!["--url", &*self.url, "--namespace", &self.namespace, "--worker-name", &worker];
+        words.extend(arguments);
+        let ended = command(&data_dir, &words).stderr(std::process::Stdio::piped()).output().expect("the binary runs");
+        assert_eq!(ended.status.code(), Some(2), "{ended:?}");
+        String::from_utf8_lossy(&ended.stderr).into_owned()
+    }
+
+    pub fn worker_name(&self, name: &str) -> String {
+        format!("{}-{name}", self.namespace)
+    }
+
+    /// The node behind a worker's name.
+    pub fn node_of(&self, worker: &str) -> String {
+        worker.strip_prefix(&format!("{}-", self.namespace)).unwrap_or(worker).to_owned()
+    }
+
+    /// A call over the engine.
+    pub async fn call(&self, function: &str, body: Value) -> Result<Value, String> {
+        call(&self.client, function, body).await
+    }
+
+    pub async fn called(&self, function: &str, body: Value) -> Value {
+        self.call(function, body).await.unwrap_or_else(|error| panic!("{function}: {error}"))
+    }
+
+    /// The name of the node that serves on the engine, once one does.
+    pub async fn serving(&self) -> String {
+        let begun = Instant::now();
+        loop {
+            let question = json!({ "function_id": "session::get", "namespace": self.namespace });
+            if let Ok(info) = self.call("engine::functions::info", question).await
+                && let Some(worker) = info["worker_name"].as_str()
+                && self.call("session::get", json!({ "session_id": "nobody" })).await.is_ok()
+            {
+                return self.node_of(worker);
+            }
+            assert!(begun.elapsed() < PATIENCE, "nobody serves on the engine:\n{}", self.logs());
+            tokio::time::sleep(PAUSE).await;
+        }
+    }
+
+    /// Calls until it works, and says how long that took.
+    pub async fn until_served(&self) -> Duration {
+        let begun = Instant::now();
+        while call_within(&self.client, "session::list", json!({}), 500).await.is_err() {
+            assert!(begun.elapsed() < PATIENCE, "no call succeeds any more:\n{}", self.logs());
+            tokio::time::sleep(PAUSE).await;
+        }
+        begun.elapsed()
+    }
+
+    pub fn logs(&self) -> String {
+        self.nodes.iter().map(|(name, node)| format!("--- {name}\n{}\n", node.log())).collect()
+    }
+
+    /// Binds a function of the client to one of our events; the binding stands when this returns.
+    pub async fn listen(&self, client: &IIIClient, name: &str, trigger_type: &str, config: Value) {
+        self.heard.lock().unwrap().entry(name.to_owned()).or_default();
+        let (heard, of) = (self.heard.clone(), name.to_owned());
+        let handler = move |payload: Value, sidecar: Option<Value>| {
+            let position =
+                sidecar.and_then(|sidecar| sidecar["session-manager"]["position"].as_str().map(str::to_owned));
+            let event = HeardEvent { payload, position: position.expect("every delivery says its place") };
+            heard.lock().unwrap().entry(of.clone()).or_default().push(event);
+            async { Ok::<Value, Error>(Value::Null) }
+        };
+        let function_id = format!("test::{}", uuid::Uuid::new_v4().simple());
+        client.register_function(&function_id, RegisterFunction::new_async(handler));
+        #[allow(deprecated)] // engines of today know no other
+        client.register_trigger(RegisterTriggerInput::new(trigger_type, function_id, config)).expect("sent");
+        // Frames of one socket are taken in order, on both sides of the engine.
+        call(client, "session::get", json!({ "session_id": "nobody" })).await.expect("somebody serves");
+    }
+
+    pub fn heard_by(&self, name: &str) -> Vec<HeardEvent> {
+        self.heard.lock().unwrap().get(name).unwrap_or_else(|| panic!("no subscriber {name:?}")).clone()
+    }
+
+    /// Creates a session with a name of its own, however often it takes.
+    pub async fn create(&mut self) {
+        let session_id = format!("s-{}", uuid::Uuid::new_v4().simple());
+        let begun = Instant::now();
+        // Ensuring is safe to repeat, and fires one event however often it is.
+        while call_within(&self.client, "session::ensure", json!({ "session_id": session_id }), 1000).await.is_err() {
+            assert!(begun.elapsed() < PATIENCE, "a session cannot be created:\n{}", self.logs());
+            tokio::time::sleep(PAUSE).await;
+        }
+        self.created.push(session_id);
+    }
+
+    pub async fn leave(&mut self) {
+        self.nodes.clear();
+        if let Some(stored) = &self.stored {
+            stored.client.shutdown_async().await;
+        }
+        self.client.shutdown_async().await;
+    }
+}
+
+pub async fn connect(url: &str, namespace: &str) -> IIIClient {
+    let otel = OtelConfig { enabled: Some(false), ..OtelConfig::default() };
+    let options = InitOptions {
+        otel: Some(otel),
+        namespace: Some(namespace.to_owned()),
+        identity: WorkerIdentityMode::Explicit,
+        ..InitOptions::default()
+    };
+    let client = register_worker(url, options);
+    client.wait_until_registered(PATIENCE).await.expect("the engine takes a client in");
+    client
+}
+
+pub async fn call(client: &IIIClient, function: &str, body: Value) -> Result<Value, String> {
+    call_within(client, function, body, 20_000).await
+}
+
+pub async fn call_within(client: &IIIClient, function: &str, body: Value, most_ms: u64) -> Result<Value, String> {
+    let request = TriggerRequest { timeout_ms: Some(most_ms), ..TriggerRequest::new(function, body) };
+    client.trigger(request).await.map_err(|error| match error {
+        Error::Remote { code, message, .. } => format!("{code}: {message}"),
+        other => other.to_string(),
+    })
+}

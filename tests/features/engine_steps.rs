@@ -1,0 +1,368 @@
+//! Owns: the sentences of scenarios tagged @engine.
+
+use std::time::Instant;
+
+use cucumber::gherkin::Step;
+use cucumber::{given, then, when};
+use serde_json::{Value, json};
+
+use crate::engine::{EmbeddedEngine, EngineWorld, PATIENCE, PAUSE, connect};
+use crate::stored::StoredConfiguration;
+use crate::words;
+
+const ID: &str = "session-manager";
+
+fn json_of(text: &str) -> Value {
+    serde_json::from_str(&words::expand(text, &words::Variables::new())).unwrap_or_else(|why| panic!("{text}: {why}"))
+}
+
+/// Waits for a condition that nothing tells about.
+async fn until(world: &EngineWorld, what: &str, holds: impl AsyncFn() -> bool) {
+    let begun = Instant::now();
+    while !holds().await {
+        assert!(begun.elapsed() < PATIENCE, "never happened: {what}\n{}", world.logs());
+        tokio::time::sleep(PAUSE).await;
+    }
+}
+
+// The scene.
+
+#[given(regex = r#"^a node "(\w+)" on the engine$"#)]
+async fn a_node(world: &mut EngineWorld, name: String) {
+    world.start_node(&name, &world.url.clone(), &[]);
+    assert_eq!(world.serving().await, name);
+}
+
+#[given(regex = r#"^a node "(\w+)" on the engine, started with "(.*)"$"#)]
+async fn a_node_with(world: &mut EngineWorld, name: String, words: String) {
+    world.start_node(&name, &world.url.clone(), &words.split(' ').collect::<Vec<_>>());
+    assert_eq!(world.serving().await, name);
+}
+
+/// Its data directory is what the settings say, so no argument goes over it.
+#[given(regex = r#"^a node "(\w+)" on the engine, with its settings stored$"#)]
+async fn a_node_with_stored_settings(world: &mut EngineWorld, name: String) {
+    world.start_stored_node(&name);
+    assert_eq!(world.serving().await, name);
+}
+
+#[given("calls are made all the while")]
+async fn calls_all_the_while(world: &mut EngineWorld) {
+    let client = world.client.clone();
+    world.steady = Some(tokio::spawn(async move {
+        loop {
+            // What a call finds differs from swap to swap; that it finds anything must not.
+            crate::engine::call(&client, "session::list", json!({})).await?;
+            tokio::time::sleep(PAUSE).await;
+        }
+    }));
+}
+
+#[then("no call failed")]
+async fn no_call_failed(world: &mut EngineWorld) {
+    let steady = world.steady.take().expect("calls were made");
+    assert!(!steady.is_finished(), "{:?}", steady.await);
+    steady.abort();
+}
+
+#[given("three replicas on the engine")]
+async fn three_replicas(world: &mut EngineWorld) {
+    replicas(world, [(); 3].map(|()| world.url.clone()).into(), "shared").await;
+    world.serving().await;
+}
+
+#[given("two replicas, each on an engine of its own")]
+async fn two_engines(world: &mut EngineWorld) {
+    let second = EmbeddedEngine::start("127.0.0.1:0").await;
+    let urls = vec![world.url.clone(), format!("ws://{}", second.address)];
+    world.embedded.insert("second".to_owned(), second);
+    replicas(world, urls, "own").await;
+    world.serving().await;
+}
+
+/// Nodes n1, n2, … of one cluster, each on its engine.
+async fn replicas(world: &mut EngineWorld, urls: Vec<String>, sharing: &str) {
+    let mut peers = Vec::new();
+    for (nth, url) in urls.iter().enumerate() {
+        let id = (nth + 1).to_string();
+        let peer = crate::process::free_port().to_string();
+        let mut words = vec!["--node-id", &id, "--peer-listen", &peer, "--engine", sharing];
+        if nth > 0 {
+            words.push("--join");
+        }
+        world.start_node(&format!("n{id}"), url, &words);
+        peers.push(peer);
+    }
+    for (nth, peer) in peers.iter().enumerate().skip(1) {
+        let id = (nth + 1).to_string();
+        for words in [&["add", &id, peer][..], &["promote", &id]] {
+            let begun = Instant::now();
+            loop {
+                let done = crate::process::run(&[&["cluster", "--peer", &peers[0]], words].concat()).await;
+                if done.status.success() {
+                    break;
+                }
+                assert!(begun.elapsed() < PATIENCE, "{done:?}\n{}", world.logs());
+                tokio::time::sleep(PAUSE).await;
+            }
+        }
+    }
+}
+
+#[given("a configuration worker")]
+async fn a_configuration_worker(world: &mut EngineWorld) {
+    if world.is_embedded() {
+        world.stored = Some(StoredConfiguration::start(&world.url).await);
+    }
+}
+
+#[given(regex = r#"^the stored configuration is (\{.*\})$"#)]
+#[when(regex = r#"^the stored configuration becomes (\{.*\})$"#)]
+async fn the_stored_configuration(world: &mut EngineWorld, value: String) {
+    let value = with_directories(world, &value);
+    world.called("configuration::set", json!({ "id": ID, "value": value })).await;
+}
+
+#[given(regex = r#"^a file says:$"#)]
+async fn a_file(world: &mut EngineWorld, step: &Step) {
+    let path = world.dir.path().join("config.yaml");
+    std::fs::write(&path, step.docstring.as_deref().expect("a docstring")).expect("a written file");
+    world.config_file = Some(path);
+}
+
+#[given(regex = r#"^a node "(\w+)" on the engine, seeded from that file$"#)]
+#[when(regex = r#"^a node "(\w+)" is started, seeded from that file$"#)]
+async fn a_seeded_node(world: &mut EngineWorld, name: String) {
+    let file = world.config_file.clone().expect("a file").to_string_lossy().into_owned();
+    world.start_node(&name, &world.url.clone(), &["--config", &file]);
+    assert_eq!(world.serving().await, name);
+}
+
+#[given(regex = r#"^"(\w+)" listens to "(.*?)" with (\{.*\})$"#)]
+async fn listens(world: &mut EngineWorld, name: String, trigger_type: String, config: String) {
+    world.listen(&world.client, &name, &trigger_type, json_of(&config)).await;
+}
+
+#[given(regex = r#"^"(\w+)" listens on the second engine to "(.*?)" with (\{.*\})$"#)]
+async fn listens_on_the_second(world: &mut EngineWorld, name: String, trigger_type: String, config: String) {
+    let url = format!("ws://{}", world.embedded["second"].address);
+    let client = connect(&url, &world.namespace).await;
+    let begun = Instant::now();
+    while crate::engine::call(&client, "session::get", json!({ "session_id": "x" })).await.is_err() {
+        assert!(begun.elapsed() < PATIENCE, "nobody serves on the second engine:\n{}", world.logs());
+        tokio::time::sleep(PAUSE).await;
+    }
+    world.listen(&client, &name, &trigger_type, json_of(&config)).await;
+}
+
+// What is done.
+
+#[given(regex = r#"^I called "(.*?)" with (\{.*\})$"#)]
+async fn i_called(world: &mut EngineWorld, function: String, body: String) {
+    world.called(&function, json_of(&body)).await;
+}
+
+#[when(regex = r#"^I call "(.*?)" with (\{.*\})$"#)]
+async fn i_call(world: &mut EngineWorld, function: String, body: String) {
+    world.answer = Some(world.call(&function, json_of(&body)).await);
+}
+
+#[given(regex = r#"^(\d+) sessions were created$"#)]
+#[when(regex = r#"^(\d+) sessions are created$"#)]
+async fn sessions_are_created(world: &mut EngineWorld, count: usize) {
+    for _ in 0..count {
+        world.create().await;
+    }
+}
+
+#[when("the replica that serves is killed")]
+async fn killed(world: &mut EngineWorld) {
+    let serving = world.serving().await;
+    world.nodes.remove(&serving).expect("a node of ours").kill();
+    let took = world.until_served().await;
+    println!("  [{}] calls succeeded again {took:?} after kill -9", crate::engine::ENGINE.lock().unwrap().name());
+}
+
+#[when("the replica that serves stops in order")]
+async fn stopped(world: &mut EngineWorld) {
+    the_last_one_stopped(world).await;
+    world.until_served().await;
+}
+
+#[when("the replica that serves stops in order, the last one")]
+async fn the_last_one_stopped(world: &mut EngineWorld) {
+    let serving = world.serving().await;
+    let node = world.nodes.remove(&serving).expect("a node of ours");
+    node.signal("TERM");
+    assert!(tokio::task::spawn_blocking(move || node.wait()).await.expect("waited").success());
+}
+
+#[when("the engine restarts")]
+async fn the_engine_restarts(world: &mut EngineWorld) {
+    let before = world.embedded.remove("").expect("an embedded engine");
+    let address = before.address.to_string();
+    drop(before);
+    let begun = Instant::now();
+    while std::net::TcpListener::bind(&address).is_err() {
+        assert!(begun.elapsed() < PATIENCE, "the engine does not let go of its port");
+        tokio::time::sleep(PAUSE).await;
+    }
+    world.embedded.insert(String::new(), EmbeddedEngine::start(&address).await);
+    world.until_served().await;
+}
+
+#[when(regex = r#"^the file is changed to:$"#)]
+async fn the_file_changes(world: &mut EngineWorld, step: &Step) {
+    let path = world.config_file.clone().expect("a file");
+    std::fs::write(&path, step.docstring.as_deref().expect("a docstring")).expect("a written file");
+}
+
+/// `DIR` stands for the scenario's own directory.
+fn with_directories(world: &EngineWorld, text: &str) -> Value {
+    let dir = serde_json::to_string(&world.dir.path().to_string_lossy()).expect("a path");
+    json_of(&text.replace("DIR", dir.trim_matches('"')))
+}
+
+// What comes of it.
+
+#[then(regex = r#"^it answers (\{.*\}|null)$"#)]
+async fn it_answers(world: &mut EngineWorld, expected: String) {
+    let answer = world.answer.clone().expect("an answer").unwrap_or_else(|error| panic!("it failed: {error}"));
+    let mut variables = words::Variables::new();
+    if let Err(why) = words::compare(&json_of(&expected), &answer, false, &mut variables) {
+        panic!("{why}\nin {answer:#}");
+    }
+}
+
+#[then(regex = r#"^it fails with "(.*?)"$"#)]
+async fn it_fails(world: &mut EngineWorld, words: String) {
+    let error = world.answer.clone().expect("an answer").expect_err("it must fail");
+    assert!(error.contains(&words), "{error}");
+    assert!(!error.contains("backtrace"), "{error}");
+}
+
+#[then(regex = r#"^"(\w+)" hears (\{.*\})$"#)]
+async fn hears(world: &mut EngineWorld, name: String, expected: String) {
+    let expected = json_of(&expected);
+    let heard = || {
+        let mut variables = words::Variables::new();
+        world
+            .heard_by(&name)
+            .iter()
+            .any(|event| words::compare(&expected, &event.payload, false, &mut variables).is_ok())
+    };
+    until(world, &format!("{name} hears {expected}; it heard {:?}", world.heard_by(&name)), async || heard()).await;
+}
+
+#[then(regex = r#"^"(\w+)" hears of every session, (once each|at least once)$"#)]
+async fn hears_of_every_session(world: &mut EngineWorld, name: String, how_often: String) {
+    let missing = || {
+        let heard = world.heard_by(&name);
+        let known = |id: &&String| heard.iter().any(|event| event.payload["session_id"] == ***id);
+        world.created.iter().filter(|id| !known(id)).count()
+    };
+    until(world, &format!("{name} hears of {} sessions, {} are missing", world.created.len(), missing()), async || {
+        missing() == 0
+    })
+    .await;
+    // Twice the same event is twice the same position: a consumer can tell.
+    let heard = world.heard_by(&name);
+    for id in &world.created {
+        let mut positions: Vec<&str> = heard
+            .iter()
+            .filter(|event| event.payload["session_id"] == **id)
+            .map(|event| event.position.as_str())
+            .collect();
+        if how_often == "once each" {
+            assert_eq!(positions.len(), 1, "{id}: {positions:?}");
+        }
+        positions.dedup();
+        assert_eq!(positions.len(), 1, "{id} has several positions: {positions:?}");
+    }
+}
+
+#[then(regex = r#"^"(\w+)" hears nothing of it$"#)]
+async fn hears_nothing(world: &mut EngineWorld, name: String) {
+    // A later event, which it does hear, comes after everything that it could have heard.
+    assert!(world.heard_by(&name).is_empty(), "{:?}", world.heard_by(&name));
+}
+
+#[then("exactly one replica serves on the engine")]
+async fn one_serves(world: &mut EngineWorld) {
+    let serving = world.serving().await;
+    let workers = world.called("engine::workers::list", json!({})).await;
+    let of_ours: Vec<String> = workers["workers"]
+        .as_array()
+        .expect("workers")
+        .iter()
+        .filter_map(|worker| worker["name"].as_str())
+        .filter(|name| name.starts_with(&world.namespace) && !name.ends_with("-control"))
+        .map(|name| world.node_of(name))
+        .collect();
+    assert_eq!(of_ours, [serving], "only the replica that serves has a worker that offers anything");
+}
+
+#[then(regex = r#"^on the engine "(.*?)" is described with its schemas(, as internal)?$"#)]
+async fn described(world: &mut EngineWorld, function: String, internal: String) {
+    let question = json!({ "function_id": function, "namespace": world.namespace });
+    let info = world.called("engine::functions::info", question).await;
+    let request = info.get("request_schema").or_else(|| info.get("request_format")).cloned().unwrap_or_default();
+    assert_eq!(request["type"], "object", "{info:#}");
+    assert!(info["description"].as_str().is_some_and(|words| !words.is_empty()), "{info:#}");
+    assert_eq!(info["metadata"]["internal"] == true, !internal.is_empty(), "{info:#}");
+}
+
+#[then(regex = r#"^"session::config-status" comes to (\{.*\})$"#)]
+async fn status_comes_to(world: &mut EngineWorld, expected: String) {
+    let expected = json_of(&expected);
+    let holds = async || {
+        let status = world.called("session::config-status", json!({})).await;
+        words::compare(&expected, &status, false, &mut words::Variables::new()).is_ok()
+    };
+    until(world, &format!("the status {expected}"), holds).await;
+}
+
+#[then(regex = r#"^the last error names "(.*?)"$"#)]
+async fn the_last_error_names(world: &mut EngineWorld, words: String) {
+    let status = world.called("session::config-status", json!({})).await;
+    assert!(status["last_error"].as_str().is_some_and(|error| error.contains(&words)), "{status}");
+}
+
+#[then(regex = r#"^the last error comes to name "(.*?)"$"#)]
+async fn the_last_error_comes_to_name(world: &mut EngineWorld, words: String) {
+    let holds = async || {
+        let status = world.called("session::config-status", json!({})).await;
+        status["last_error"].as_str().is_some_and(|error| error.contains(&words))
+    };
+    until(world, &format!("the error names {words}"), holds).await;
+}
+
+#[then(regex = r#"^a page of "session::list" comes to (\d+) sessions$"#)]
+async fn a_page_comes_to(world: &mut EngineWorld, size: usize) {
+    let holds = async || {
+        let page = world.called("session::list", json!({})).await;
+        page["sessions"].as_array().map(Vec::len) == Some(size)
+    };
+    until(world, &format!("a page of {size}"), holds).await;
+}
+
+#[then(regex = r#"^the stored configuration says (\{.*\})$"#)]
+async fn stored_says(world: &mut EngineWorld, expected: String) {
+    let stored = world.called("configuration::get", json!({ "id": ID })).await;
+    let compared = words::compare(&json_of(&expected), &stored["value"], false, &mut words::Variables::new());
+    assert!(compared.is_ok(), "{compared:?} in {stored:#}");
+}
+
+#[then(regex = r#"^the configuration worker knows the schema of "(.*?)"$"#)]
+async fn knows_the_schema(world: &mut EngineWorld, setting: String) {
+    let schema = world.stored.as_ref().expect("a configuration worker").schema(ID).expect("a schema");
+    assert!(schema["properties"][&setting].is_object(), "{schema:#}");
+}
+
+#[then(regex = r#"^a node "(\w+)" does not start, and says "(.*?)"$"#)]
+async fn does_not_start(world: &mut EngineWorld, name: String, words: String) {
+    let file = world.config_file.clone().map(|path| path.to_string_lossy().into_owned());
+    let arguments: Vec<&str> = file.iter().flat_map(|file| ["--config", file.as_str()]).collect();
+    let said = world.start_in_vain(&name, &arguments);
+    assert!(said.contains(&words), "{said}");
+}
