@@ -114,6 +114,8 @@ pub struct EngineWorld {
     pub namespace: String,
     pub client: IIIClient,
     pub nodes: BTreeMap<String, NodeProcess>,
+    /// A node that is on no engine.
+    pub main: Option<NodeProcess>,
     pub heard: Heard,
     pub answer: Option<Result<Value, String>>,
     /// Sessions whose creation was acknowledged.
@@ -152,6 +154,7 @@ impl EngineWorld {
             namespace,
             client,
             nodes: BTreeMap::new(),
+            main: None,
             heard: Arc::default(),
             answer: None,
             created: Vec::new(),

@@ -217,10 +217,26 @@ async fn the_file_changes(world: &mut EngineWorld, step: &Step) {
     std::fs::write(&path, step.docstring.as_deref().expect("a docstring")).expect("a written file");
 }
 
-/// `DIR` stands for the scenario's own directory.
+/// A node of its own, on no engine.
+#[given("a main elsewhere")]
+async fn a_main(world: &mut EngineWorld) {
+    let main = crate::process::NodeProcess::start(&world.dir.path().join("main"), &[]);
+    world.main = Some(main);
+}
+
+#[when(regex = r#"^"(.*?)" is ensured at the main$"#)]
+async fn ensured_at_the_main(world: &mut EngineWorld, session_id: String) {
+    let client = connect(&world.main.as_ref().expect("a main").url(), "default").await;
+    let ensured = crate::engine::call(&client, "session::ensure", json!({ "session_id": session_id })).await;
+    ensured.expect("the main answers");
+    client.shutdown_async().await;
+}
+
+/// `DIR` stands for the scenario's own directory, `MAIN` for the address of its main.
 fn with_directories(world: &EngineWorld, text: &str) -> Value {
     let dir = serde_json::to_string(&world.dir.path().to_string_lossy()).expect("a path");
-    json_of(&text.replace("DIR", dir.trim_matches('"')))
+    let main = world.main.as_ref().map(|main| main.url()).unwrap_or_default();
+    json_of(&text.replace("DIR", dir.trim_matches('"')).replace("MAIN", &main))
 }
 
 // What comes of it.

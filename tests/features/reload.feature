@@ -3,8 +3,9 @@ Feature: The data of a node is swapped while it runs
 
   @embedded
   # Prevents: a node that must be stopped to move its data, subscribers that go deaf, and calls that fail meanwhile.
-  Scenario: From files to the replicated log and back, with subscribers attached
+  Scenario: From files to the replicated log, to a bridge and back, with subscribers attached
     Given a configuration worker
+    And a main elsewhere
     And the stored configuration is {"adapter": {"name": "fs", "config": {"data_dir": "DIR/one"}}}
     And a node "a" on the engine, with its settings stored
     And "ear" listens to "session::created" with {}
@@ -16,6 +17,18 @@ Feature: The data of a node is swapped while it runs
     When I call "session::ensure" with {"session_id": "in the log"}
     Then it answers {"created": true}
     And "ear" hears {"session_id": "in the log"}
+    When the stored configuration becomes {"adapter": {"name": "bridge", "config": {"url": "MAIN"}}}
+    Then a page of "session::list" comes to 0 sessions
+    And "session::config-status" comes to {"last_outcome": "applied"}
+    When "at the main" is ensured at the main
+    Then "ear" hears {"session_id": "at the main"}
+    When I call "session::get" with {"session_id": "at the main"}
+    Then it answers {"meta": {"session_id": "at the main"}}
+    When the stored configuration becomes {"adapter": {"name": "bridge", "config": {"url": "ws://127.0.0.1:1"}}}
+    Then "session::config-status" comes to {"last_outcome": "rejected"}
+    And the last error names "127.0.0.1:1"
+    When the stored configuration becomes {"adapter": {"name": "raft", "config": {"data_dir": "DIR/two"}}}
+    Then "session::config-status" comes to {"last_outcome": "applied"}
     When the stored configuration becomes {"adapter": {"name": "raft", "config": {"data_dir": "DIR/one"}}}
     Then "session::config-status" comes to {"last_outcome": "rejected"}
     And the last error names "adapter"
