@@ -5,6 +5,7 @@
 mod data_dir;
 mod descriptors;
 mod reload;
+mod replay;
 mod running;
 
 use std::fmt;

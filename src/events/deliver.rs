@@ -175,6 +175,15 @@ impl Feed {
         locked(&self.state).bindings.change_owner(from, to);
     }
 
+    /// Hands an event to whoever wants it, and forgets it: it tells of a state, not of a commit.
+    pub fn tell(&self, committed: &Arc<Committed>) {
+        let state = locked(&self.state);
+        let mut envelope = None;
+        state.bindings.each_match(&committed.event, committed.position, u64::MAX, |binding| {
+            self.hand_over(binding, committed, &mut envelope);
+        });
+    }
+
     /// Hands out what is published so far, then gives every binding to another feed. Positions of one feed mean
     /// nothing in another, so all begin there with what is published from now on.
     pub fn move_bindings(&self, to: &Feed) {

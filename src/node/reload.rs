@@ -9,6 +9,7 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
+use super::replay::{replay, sessions};
 use super::running::{Data, OpenDoor, Signals};
 use super::{Ground, Reread, runtime};
 use crate::config::{AdapterConfig, Config};
@@ -116,15 +117,32 @@ impl Core {
         let swapped_data = data.is_some();
         let Some(before) = self.swap(next, data, door).await else { return Err(STOPPING.to_owned()) };
         self.refresh.notify_one();
-        // 3. What was swapped out ends, when the calls under way have left it.
+        // 3. Subscribers hear what is there now; what was swapped out ends, when the calls under way have left it.
         if let Some(door) = before.door {
             self.retiring.spawn(door.close());
         }
         if let Some(data) = before.data {
+            self.tell_of_swap(&before.runtime).await;
             self.retiring.spawn(retire(data, before.runtime));
         }
         tracing::info!(swapped_data, "the configuration was put to work");
         Ok(())
+    }
+
+    /// The swap stands, whatever comes of this: a store that cannot be read now is told of nowhere.
+    async fn tell_of_swap(&self, before: &Runtime) {
+        let old = sessions(&*before.adapter).await.unwrap_or_else(|why| {
+            tracing::warn!(%why, "the data that was swapped out cannot be read: subscribers do not hear what is gone");
+            Vec::new()
+        });
+        let (new, feed) = (self.calls.runtime().adapter.clone(), self.feed.read(Arc::clone));
+        let now_ms = self.origin.ground.mint.stamp().at_ms;
+        match replay(old, &*new, &feed, now_ms).await {
+            Ok(events) => tracing::info!(events, "subscribers were told what the data holds now"),
+            Err(why) => {
+                tracing::warn!(%why, "the data that was swapped in cannot be read yet: subscribers must read it")
+            }
+        }
     }
 
     async fn other_door(&self, now: &Config, next: &Config) -> Result<Option<OpenDoor>, String> {

@@ -257,17 +257,13 @@ async fn it_fails(world: &mut EngineWorld, words: String) {
     assert!(!error.contains("backtrace"), "{error}");
 }
 
-#[then(regex = r#"^"(\w+)" hears (\{.*\})$"#)]
-async fn hears(world: &mut EngineWorld, name: String, expected: String) {
-    let expected = json_of(&expected);
-    let heard = || {
-        let mut variables = words::Variables::new();
-        world
-            .heard_by(&name)
-            .iter()
-            .any(|event| words::compare(&expected, &event.payload, false, &mut variables).is_ok())
-    };
-    until(world, &format!("{name} hears {expected}; it heard {:?}", world.heard_by(&name)), async || heard()).await;
+#[then(regex = r#"^"(\w+)" hears (\{.*\})( twice)?$"#)]
+async fn hears(world: &mut EngineWorld, name: String, expected: String, twice: String) {
+    let (expected, times) = (json_of(&expected), if twice.is_empty() { 1 } else { 2 });
+    let matches = |payload: &Value| words::compare(&expected, payload, false, &mut words::Variables::new()).is_ok();
+    let heard = || world.heard_by(&name).iter().filter(|event| matches(&event.payload)).count();
+    until(world, &format!("{name} hears {expected}; it heard {:?}", world.heard_by(&name)), async || heard() >= times)
+        .await;
 }
 
 #[then(regex = r#"^"(\w+)" hears of every session, (once each|at least once)$"#)]

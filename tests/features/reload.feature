@@ -9,11 +9,16 @@ Feature: The data of a node is swapped while it runs
     And the stored configuration is {"adapter": {"name": "fs", "config": {"data_dir": "DIR/one"}}}
     And a node "a" on the engine, with its settings stored
     And "ear" listens to "session::created" with {}
+    And "gone" listens to "session::deleted" with {}
+    And "words" listens to "session::message-updated" with {}
     And I called "session::ensure" with {"session_id": "in files"}
+    And I called "session::append" with {"session_id": "in files", "entry_id": "e", "message": "<user:hi>"}
+    And I called "session::update-message" with {"session_id": "in files", "entry_id": "e", "content": "<content:better>"}
     And calls are made all the while
     When the stored configuration becomes {"adapter": {"name": "raft", "config": {"data_dir": "DIR/two"}}}
     Then "session::config-status" comes to {"last_outcome": "applied"}
     And a page of "session::list" comes to 0 sessions
+    And "gone" hears {"session_id": "in files"}
     When I call "session::ensure" with {"session_id": "in the log"}
     Then it answers {"created": true}
     And "ear" hears {"session_id": "in the log"}
@@ -37,6 +42,9 @@ Feature: The data of a node is swapped while it runs
     Then "session::config-status" comes to {"last_outcome": "applied"}
     When I call "session::get" with {"session_id": "in files"}
     Then it answers {"meta": {"session_id": "in files"}}
+    And "ear" hears {"session_id": "in files"} twice
+    And "words" hears {"session_id": "in files", "entry_id": "e", "revision": 1} twice
+    And "gone" hears {"session_id": "in the log"}
     When I call "session::ensure" with {"session_id": "in files again"}
     Then "ear" hears {"session_id": "in files again"}
     And no call failed
