@@ -171,6 +171,11 @@ pub fn entries(session_id: &SessionId) -> Vec<u8> {
     of_session(Family::Entry, session_id)
 }
 
+/// Whether a key is a place in an ordered index.
+pub fn is_list(key: &[u8]) -> bool {
+    key.first() == Some(&(Family::List as u8))
+}
+
 /// The prefix of one ordered index.
 pub fn lists(facet: FacetKey, order: ListOrder) -> Vec<u8> {
     let mut key = vec![Family::List as u8];

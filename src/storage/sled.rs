@@ -16,7 +16,7 @@ mod flusher;
 mod moment;
 mod undo;
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak};
@@ -104,8 +104,13 @@ impl Control {
 
 struct Layers {
     active: Changed,
+    /// Places in lists that came to be in the active layer: nothing below knows them, so nothing is left to say of one
+    /// that goes again. A busy session moves in its lists with every append, and only its last place need reach the base.
+    fresh: HashSet<Vec<u8>>,
     /// Layers that change no more, oldest first, on their way to the base.
     sealed: VecDeque<Sealed>,
+    /// The layer that reached the base last, kept for readers: the next entry of a session reads its last one.
+    written: Option<Arc<Changed>>,
     base: Arc<Base>,
     /// Freezes of this base that are being read.
     leases: Vec<Weak<Lease>>,
@@ -118,15 +123,23 @@ struct Sealed {
 
 impl Layers {
     fn over(base: Base) -> Layers {
-        Layers { active: Changed::new(), sealed: VecDeque::new(), base: Arc::new(base), leases: Vec::new() }
+        Layers {
+            active: Changed::new(),
+            fresh: HashSet::new(),
+            sealed: VecDeque::new(),
+            written: None,
+            base: Arc::new(base),
+            leases: Vec::new(),
+        }
     }
 
     /// The state as of now, newest layer first.
     fn read<R>(&self, read: impl FnOnce(&dyn Kv) -> R) -> R {
         let mut read = Some(read);
         let mut result = None;
-        let sealed: Vec<&Changed> = self.sealed.iter().map(|sealed| &*sealed.changed).collect();
-        through(&sealed, &*self.base, &mut |below| {
+        let sealed = self.sealed.iter().map(|sealed| &*sealed.changed);
+        let older: Vec<&Changed> = self.written.as_deref().into_iter().chain(sealed).collect();
+        through(&older, &*self.base, &mut |below| {
             result = read.take().map(|read| read(&Layer { over: &self.active, base: below }));
         });
         result.expect("through calls its closure exactly once")
@@ -138,6 +151,7 @@ impl Layers {
             return;
         }
         let bytes = std::mem::take(&mut control.active_bytes);
+        self.fresh.clear();
         control.sealed_bytes += bytes;
         self.sealed.push_back(Sealed { changed: Arc::new(std::mem::take(&mut self.active)), bytes });
     }
@@ -148,12 +162,28 @@ impl Layers {
         for (key, value) in changed {
             let length = value.as_ref().map_or(0, Bytes::len) as isize;
             let key_cost = (key.len() + KEY_OVERHEAD_BYTES) as isize;
+            if value.is_none() && self.fresh.remove(&key) {
+                let gone = self.active.remove(&key).flatten();
+                grown -= key_cost + gone.map_or(0, |gone| gone.len()) as isize;
+                continue;
+            }
+            if value.is_some() && self.is_new_place(&key) {
+                self.fresh.insert(key.clone());
+            }
             grown += match self.active.insert(key, value) {
                 Some(old) => length - old.map_or(0, |old| old.len()) as isize,
                 None => length + key_cost,
             };
         }
         grown
+    }
+
+    /// Whether a place in a list is taken for the first time as far as all layers know. The base cannot hold it either: a
+    /// place is put there only where the state has none.
+    fn is_new_place(&self, key: &[u8]) -> bool {
+        keys::is_list(key)
+            && !self.active.contains_key(key)
+            && !self.sealed.iter().any(|sealed| sealed.changed.contains_key(key))
     }
 }
 

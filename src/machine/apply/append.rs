@@ -26,11 +26,15 @@ pub struct AppendEntry {
 pub fn apply<V: View + ?Sized>(view: &V, stamp: &Stamp, command: &AppendEntry) -> Result<Outcome, Failure> {
     let session_id = &command.session_id;
     let meta = known(view, session_id)?;
-    let entry_id = command.entry_id.clone().unwrap_or_else(|| stamp.entry_id(0));
-    // A repeated id is a complete no-op, whatever else the repeat says.
-    if let Some(existing) = view.entry(session_id, &entry_id)? {
-        return Ok(Outcome::unchanged(appended(&existing)));
-    }
+    let entry_id = match &command.entry_id {
+        // A minted id is new: looking for it would be the dearest read of all, that of a key which is nowhere.
+        None => stamp.entry_id(0),
+        // A repeated id is a complete no-op, whatever else the repeat says.
+        Some(entry_id) => match view.entry(session_id, entry_id)? {
+            Some(existing) => return Ok(Outcome::unchanged(appended(&existing))),
+            None => entry_id.clone(),
+        },
+    };
     let parent = parent(view, session_id, command.parent_id.as_ref())?;
     let mut chain = Chain::under(view, session_id, parent);
     chain.push(entry_id, stamp.at_ms, command.origin.clone(), command.body.clone())?;

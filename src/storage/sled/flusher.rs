@@ -54,10 +54,16 @@ pub fn flush(shared: &Shared) -> Result<bool, Fault> {
     // Sled asserts where it should answer; the layer is still here, so its panic is one more failed try.
     contain(|| base.flush(&layer, &leases)).unwrap_or_else(|| Err(Fault("sled panicked during a flush".to_owned())))?;
     let mut control = shared.control();
-    if let Some(done) = shared.layers_mut().sealed.pop_front() {
+    let mut layers = shared.layers_mut();
+    let mut before = None;
+    if let Some(done) = layers.sealed.pop_front() {
         control.sealed_bytes -= done.bytes;
+        before = layers.written.replace(done.changed);
     }
+    drop((layers, control));
     shared.room.notify_all();
+    // A whole layer, let go while nobody waits.
+    drop(before);
     Ok(true)
 }
 

@@ -77,6 +77,24 @@ fn what_was_committed_is_there_after_a_clean_close() {
 }
 
 #[test]
+fn of_a_session_that_moves_often_only_its_last_place_is_written_down() {
+    let dir = tempfile::tempdir().unwrap();
+    let (store, twin) = (SledStore::open(dir.path()).unwrap(), MemoryStore::new());
+    for round in 0..3 {
+        for moved in 1..50 {
+            for target in [&store as &dyn Store, &twin] {
+                target.commit(&[meta(1, round * 100 + moved)], mark("1")).unwrap();
+            }
+        }
+        // All that has to go is the place that was written down before, under each of its three facets.
+        let gone = store.shared.layers().active.values().filter(|value| value.is_none()).count();
+        assert!(gone <= 3, "{gone} keys are to be deleted");
+        flusher::flush(&store.shared).unwrap();
+        assert_eq!(content(&store), content(&twin));
+    }
+}
+
+#[test]
 fn a_flush_killed_before_its_file_has_its_name_never_happened() {
     let dir = tempfile::tempdir().unwrap();
     let twin = prepared(dir.path());
