@@ -35,6 +35,12 @@ pub struct AppendArgs {
     pub load: LoadArgs,
 }
 
+impl AppendArgs {
+    pub fn usual(load: LoadArgs) -> AppendArgs {
+        AppendArgs { clients: vec![1, 32, 128], load }
+    }
+}
+
 pub async fn run(args: &AppendArgs, systems: &Systems) -> Result<Report, String> {
     let messages = Arc::new(Messages::new());
     let mut report = Report { systems: systems.words(), ..Report::default() };

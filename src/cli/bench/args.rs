@@ -4,8 +4,10 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 
-/// More clients than a node takes connections.
+/// A node takes 800 connections.
 const CLIENTS_MAX: usize = 700;
+/// Spread over three nodes.
+const SUBSCRIBERS_MAX: usize = 2000;
 
 /// Which systems, for how long, and where the result goes
 #[derive(Debug, Clone, Args)]
@@ -49,6 +51,10 @@ pub struct LoadArgs {
     /// Print one JSON object instead of a table, or write it to FILE beside the table
     #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-")]
     pub json: Option<PathBuf>,
+
+    /// Draw a chart of the result
+    #[arg(long, value_name = "FILE")]
+    pub svg: Option<PathBuf>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -69,10 +75,19 @@ fn seconds(text: &str) -> Result<f64, String> {
 
 /// One number of clients out of a list.
 pub fn clients(text: &str) -> Result<usize, String> {
+    count(text, CLIENTS_MAX, "clients")
+}
+
+/// One number of subscribers out of a list.
+pub fn subscribers(text: &str) -> Result<usize, String> {
+    count(text, SUBSCRIBERS_MAX, "subscribers")
+}
+
+fn count(text: &str, most: usize, of: &str) -> Result<usize, String> {
     match text.parse::<usize>() {
-        Ok(clients) if (1..=CLIENTS_MAX).contains(&clients) => Ok(clients),
-        Ok(_) => Err(format!("must lie between 1 and {CLIENTS_MAX}")),
-        Err(_) => Err("not a number of clients".to_owned()),
+        Ok(count) if (1..=most).contains(&count) => Ok(count),
+        Ok(_) => Err(format!("must lie between 1 and {most}")),
+        Err(_) => Err(format!("not a number of {of}")),
     }
 }
 

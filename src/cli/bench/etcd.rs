@@ -7,9 +7,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use futures::future::ready;
+use futures::{StreamExt, stream};
 use tempfile::TempDir;
 use tokio::time::timeout;
 use tonic::transport::{Channel, Endpoint};
+use tonic::{Status, Streaming};
 
 use super::footprint::{Processes, bytes_below};
 use super::progress::progress;
@@ -17,7 +20,11 @@ use super::window::{ANSWER_MAX, Clients, Sample, Tally, Window, measure};
 use crate::cli::dev::plan::Plan;
 use crate::proto::etcd::kv_client::KvClient;
 use crate::proto::etcd::maintenance_client::MaintenanceClient;
-use crate::proto::etcd::{PutRequest, RangeRequest, StatusRequest, StatusResponse};
+use crate::proto::etcd::watch_client::WatchClient;
+use crate::proto::etcd::{
+    PutRequest, RangeRequest, StatusRequest, StatusResponse, WatchCreateRequest, WatchRequest, WatchResponse,
+    watch_request,
+};
 
 /// Three members elect a leader within a second or two.
 const START_MAX: Duration = Duration::from_secs(30);
@@ -108,6 +115,22 @@ impl Etcd {
     /// A connection to the member at a place, counted round and round.
     pub async fn channel(&self, place: usize) -> Result<Channel, String> {
         connect(&self.addresses[place % self.addresses.len()]).await
+    }
+
+    /// Watches all keys that begin with `prefix`, over a connection of its own, from now on.
+    pub async fn watch(&self, place: usize, prefix: &str) -> Result<Streaming<WatchResponse>, String> {
+        let failed = |status: Status| format!("etcd watch: {}", status.message());
+        let create = WatchCreateRequest { key: prefix.to_owned().into(), range_end: after(prefix).into() };
+        let request = WatchRequest { request: Some(watch_request::Request::CreateRequest(create)) };
+        // The stream of requests stays open: closing it would end the watch.
+        let requests = stream::once(ready(request)).chain(stream::pending());
+        let mut client = WatchClient::new(self.channel(place).await?);
+        let mut responses = client.watch(requests).await.map_err(failed)?.into_inner();
+        match responses.message().await.map_err(failed)? {
+            Some(first) if first.created && !first.canceled => Ok(responses),
+            Some(first) => Err(format!("etcd watch was refused: {}", first.cancel_reason)),
+            None => Err("etcd ended a watch".to_owned()),
+        }
     }
 
     /// One round of closed loops, spread over `connections` like ours are.

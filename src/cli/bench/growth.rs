@@ -92,6 +92,11 @@ pub async fn run(args: GrowthArgs) -> ExitCode {
     }
 }
 
+/// The figure at its usual size, as part of all.
+pub async fn usual() -> Result<Vec<Growth>, String> {
+    measure(Size { sessions: 200_000, entries: 100_000 }, 300).await
+}
+
 async fn measure(size: Size, rounds: usize) -> Result<Vec<Growth>, String> {
     let small = fill(SMALL).await?;
     let large = fill(size).await?;

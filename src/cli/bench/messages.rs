@@ -41,6 +41,12 @@ pub struct MessagesArgs {
     pub load: LoadArgs,
 }
 
+impl MessagesArgs {
+    pub fn usual(load: LoadArgs) -> MessagesArgs {
+        MessagesArgs { clients: vec![32], load }
+    }
+}
+
 pub async fn run(args: &MessagesArgs, systems: &Systems) -> Result<Report, String> {
     let mut report = Report { systems: systems.words(), ..Report::default() };
     let run = uuid::Uuid::new_v4().simple().to_string();

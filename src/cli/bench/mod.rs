@@ -6,7 +6,9 @@
 mod append;
 mod args;
 mod bus;
+mod chart;
 mod etcd;
+mod events;
 mod figures;
 mod footprint;
 mod growth;
@@ -28,9 +30,10 @@ use clap::{Args, Subcommand};
 
 use self::append::AppendArgs;
 use self::args::LoadArgs;
+use self::events::EventsArgs;
 use self::messages::MessagesArgs;
 use self::progress::progress_done;
-use self::report::Report;
+use self::report::{Goal, Ratio, Report};
 use self::streaming::StreamingArgs;
 use self::systems::Systems;
 use super::serve::wait_for_signal;
@@ -44,7 +47,9 @@ Examples:
   session-manager bench append --with-etcd
   session-manager bench messages --with-etcd
   session-manager bench streaming
+  session-manager bench events --subscribers 1,100
   session-manager bench growth --json > growth.json
+  session-manager bench all --with-etcd --json all.json --svg all.svg
 
 Without --node it starts three nodes of this program in a temporary directory and ends them afterwards. Exits 1 when a
 goal is missed, 2 when nothing could be measured. Use a release build, and a machine that does nothing else.";
@@ -62,7 +67,17 @@ enum Measured {
     Append(AppendArgs),
     Messages(MessagesArgs),
     Streaming(StreamingArgs),
+    Events(EventsArgs),
     Growth(growth::GrowthArgs),
+    All(AllArgs),
+}
+
+/// Every figure, one after the other
+#[derive(Debug, Clone, Args)]
+#[command(after_help = "Examples:\n  session-manager bench all --with-etcd --json all.json --svg all.svg")]
+struct AllArgs {
+    #[command(flatten)]
+    load: LoadArgs,
 }
 
 impl Measured {
@@ -71,6 +86,8 @@ impl Measured {
             Measured::Append(args) => Some(&args.load),
             Measured::Messages(args) => Some(&args.load),
             Measured::Streaming(args) => Some(&args.load),
+            Measured::Events(args) => Some(&args.load),
+            Measured::All(args) => Some(&args.load),
             Measured::Growth(_) => None,
         }
     }
@@ -108,20 +125,37 @@ async fn under_load(figure: Measured) -> ExitCode {
 }
 
 async fn measure(figure: &Measured, load: LoadArgs) -> Result<Report, String> {
-    let systems = Systems::start(load).await?;
+    let systems = Systems::start(load.clone()).await?;
     let report = match figure {
         Measured::Append(args) => append::run(args, &systems).await,
         Measured::Messages(args) => messages::run(args, &systems).await,
         Measured::Streaming(args) => streaming::run(args, &systems).await,
-        Measured::Growth(_) => Err("growth runs no load".to_owned()),
+        Measured::Events(args) => events::run(args, &systems).await,
+        Measured::All(_) => all(load, &systems).await,
+        Measured::Growth(_) => Err("growth starts nodes of its own".to_owned()),
     };
     systems.stop().await;
     report
 }
 
+async fn all(load: LoadArgs, systems: &Systems) -> Result<Report, String> {
+    let mut report = append::run(&AppendArgs::usual(load.clone()), systems).await?;
+    report.join(messages::run(&MessagesArgs::usual(load.clone()), systems).await?);
+    report.join(streaming::run(&StreamingArgs::usual(load.clone()), systems).await?);
+    report.join(events::run(&EventsArgs::usual(load), systems).await?);
+    for growth in growth::usual().await? {
+        let name = format!("growth, {}: large / small", growth.name);
+        report.ratios.push(Ratio { name, value: growth.ratio(), goal: Goal::AtMost(growth.ratio_max) });
+    }
+    Ok(report)
+}
+
 /// The table on stdout, or JSON there, or both in their places.
 fn tell(report: &Report, load: &LoadArgs) -> Result<(), String> {
     let json = format!("{:#}", report.json());
+    if let Some(path) = &load.svg {
+        std::fs::write(path, chart::draw(report)).map_err(|error| format!("{}: {error}", path.display()))?;
+    }
     match load.json.as_deref() {
         Some(path) if path == Path::new("-") => println!("{json}"),
         Some(path) => {

@@ -195,6 +195,16 @@ pub struct Report {
 }
 
 impl Report {
+    pub fn join(&mut self, other: Report) {
+        self.figures.extend(other.figures);
+        self.ratios.extend(other.ratios);
+        for system in other.systems {
+            if !self.systems.contains(&system) {
+                self.systems.push(system);
+            }
+        }
+    }
+
     pub fn figure(&self, name: &str, system: System) -> Option<&Figure> {
         self.figures.iter().find(|figure| figure.name == name && figure.system == system)
     }

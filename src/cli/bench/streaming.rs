@@ -44,6 +44,12 @@ pub struct StreamingArgs {
     pub load: LoadArgs,
 }
 
+impl StreamingArgs {
+    pub fn usual(load: LoadArgs) -> StreamingArgs {
+        StreamingArgs { updates: 300, bytes: 8192, load }
+    }
+}
+
 pub async fn run(args: &StreamingArgs, systems: &Systems) -> Result<Report, String> {
     let mut report = Report { systems: systems.words(), ..Report::default() };
     let name = format!("streaming, {} updates to {} bytes", args.updates, args.bytes);
