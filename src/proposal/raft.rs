@@ -240,6 +240,7 @@ fn serve(
         raft: replica.raft().clone(),
         proposals: leading.clone(),
         arrivals: Arc::new(Arrivals::default()),
+        reads: replica.reads().clone(),
         snapshots: replica.snapshots().clone(),
         disk: replica.disk().clone(),
         on_cluster: on_cluster.clone(),

@@ -13,7 +13,7 @@ use tracing::{info, warn};
 
 use super::forward::{Arrivals, Attempt, Proposals};
 use super::hop::{Me, lost_disk};
-use super::reads::{self, Unconfirmed};
+use super::reads::{Reads, Unconfirmed};
 use super::replica::Raft;
 use super::types::Types;
 use super::{snapshot_transfer, wire};
@@ -37,6 +37,7 @@ pub struct PeerService {
     pub raft: Raft,
     pub proposals: Arc<dyn Proposals>,
     pub arrivals: Arc<Arrivals>,
+    pub reads: Arc<Reads>,
     pub snapshots: Arc<Snapshots>,
     pub disk: Arc<dyn Disk>,
     /// Told the cluster id when this node joins, before the first entry can arrive.
@@ -155,7 +156,7 @@ impl Peer for PeerService {
 
     async fn read_index(&self, request: Request<ReadIndexRequest>) -> Result<Response<ReadIndexResponse>, Status> {
         self.accept(request.into_inner().hop.as_ref())?;
-        let outcome = match reads::lead(&self.raft).await {
+        let outcome = match self.reads.lead().await {
             Ok(index) => ReadIndex::Index(index),
             Err(Unconfirmed::NotNow(why) | Unconfirmed::Stopped(why)) => ReadIndex::Unavailable(why),
         };

@@ -1,8 +1,8 @@
 //! Owns: how far the state must be applied before a read may be answered from it. The leader proves that it still
-//! leads; a follower asks the leader. Readers that wait at the same time share one round.
+//! leads; a follower asks the leader. Readers that wait at the same time share one round, those of followers too.
 //! Never: answer from what a quorum does not vouch for.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use openraft::ReadPolicy;
@@ -37,29 +37,89 @@ pub enum Unconfirmed {
 type Confirmed = Result<u64, Unconfirmed>;
 
 pub struct Reads {
-    ask: mpsc::Sender<oneshot::Sender<Confirmed>>,
-    rounds: Mutex<Option<AbortOnDropHandle<()>>>,
+    /// Readers of this node and of those that follow it share the rounds of the leader.
+    leading: Arc<Rounds>,
+    /// Readers of this node share one question to the leader.
+    anywhere: Rounds,
+    raft: Raft,
+    me: u64,
 }
 
 impl Reads {
     pub fn new(raft: Raft, peers: Peers) -> Reads {
-        let (ask, asked) = mpsc::channel(WAITING_MAX);
-        let rounds = AbortOnDropHandle::new(tokio::spawn(rounds(raft, peers, asked)));
-        Reads { ask, rounds: Mutex::new(Some(rounds)) }
+        let me = peers.me.node;
+        let leading = {
+            let raft = raft.clone();
+            Arc::new(Rounds::start(move || {
+                let raft = raft.clone();
+                async move { lead(&raft).await }
+            }))
+        };
+        let anywhere = {
+            let (raft, leading, peers) = (raft.clone(), leading.clone(), Arc::new(peers));
+            Rounds::start(move || {
+                let (raft, leading, peers) = (raft.clone(), leading.clone(), peers.clone());
+                async move { round(&raft, &leading, &peers).await }
+            })
+        };
+        Reads { leading, anywhere, raft, me }
     }
 
     /// Breaks off what is under way, and holds nothing of this node's any more when it returns.
     pub async fn stop(&self) {
-        let rounds = self.rounds.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(rounds) = rounds {
-            rounds.abort();
-            // Ends as aborted; there is nothing else to learn.
-            let _ = rounds.await;
-        }
+        self.anywhere.stop().await;
+        self.leading.stop().await;
     }
 
     /// The index that must be applied before a question asked now is answered.
     pub async fn index(&self) -> Confirmed {
+        match Leader::of(&self.raft) {
+            Some(leader) if leader.node == self.me => self.leading.index().await,
+            Some(_) | None => self.anywhere.index().await,
+        }
+    }
+
+    /// The read index of a node that leads, for a follower that asks.
+    pub async fn lead(&self) -> Confirmed {
+        self.leading.index().await
+    }
+}
+
+/// One round after the other, each for all who asked before it began.
+struct Rounds {
+    ask: mpsc::Sender<oneshot::Sender<Confirmed>>,
+    task: Mutex<Option<AbortOnDropHandle<()>>>,
+}
+
+impl Rounds {
+    fn start<F>(round: impl Fn() -> F + Send + 'static) -> Rounds
+    where
+        F: Future<Output = Confirmed> + Send,
+    {
+        let (ask, mut asked) = mpsc::channel::<oneshot::Sender<Confirmed>>(WAITING_MAX);
+        let task = tokio::spawn(async move {
+            let mut waiting = Vec::new();
+            while asked.recv_many(&mut waiting, WAITING_MAX).await > 0 {
+                let confirmed = round().await;
+                for reader in waiting.drain(..) {
+                    // A reader whose deadline passed is gone.
+                    let _ = reader.send(confirmed.clone());
+                }
+            }
+        });
+        Rounds { ask, task: Mutex::new(Some(AbortOnDropHandle::new(task))) }
+    }
+
+    async fn stop(&self) {
+        let task = self.task.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(task) = task {
+            task.abort();
+            // Ends as aborted; there is nothing else to learn.
+            let _ = task.await;
+        }
+    }
+
+    async fn index(&self) -> Confirmed {
         let (tell, told) = oneshot::channel();
         let stopping = || Unconfirmed::Stopped("this node is stopping".to_owned());
         self.ask.try_send(tell).map_err(|refused| match refused {
@@ -70,21 +130,9 @@ impl Reads {
     }
 }
 
-/// One round after the other, each for all who asked before it began.
-async fn rounds(raft: Raft, peers: Peers, mut asked: mpsc::Receiver<oneshot::Sender<Confirmed>>) {
-    let mut waiting = Vec::new();
-    while asked.recv_many(&mut waiting, WAITING_MAX).await > 0 {
-        let confirmed = round(&raft, &peers).await;
-        for reader in waiting.drain(..) {
-            // A reader whose deadline passed is gone.
-            let _ = reader.send(confirmed.clone());
-        }
-    }
-}
-
-async fn round(raft: &Raft, peers: &Peers) -> Confirmed {
+async fn round(raft: &Raft, leading: &Rounds, peers: &Peers) -> Confirmed {
     match Leader::of(raft) {
-        Some(leader) if leader.node == peers.me.node => lead(raft).await,
+        Some(leader) if leader.node == peers.me.node => leading.index().await,
         Some(leader) => ask(&leader, peers).await,
         None => match lead(raft).await {
             // Says so when consensus has stopped.
@@ -95,7 +143,7 @@ async fn round(raft: &Raft, peers: &Peers) -> Confirmed {
 }
 
 /// The read index of a node that leads.
-pub async fn lead(raft: &Raft) -> Confirmed {
+async fn lead(raft: &Raft) -> Confirmed {
     match timeout(ROUND_TIMEOUT, raft.get_read_linearizer(ReadPolicy::ReadIndex)).await {
         Ok(Ok(linearizer)) => Ok(linearizer.read_log_id().index()),
         Ok(Err(RaftError::APIError(LinearizableReadError::ForwardToLeader(_)))) => {

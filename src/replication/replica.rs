@@ -194,7 +194,7 @@ pub struct Replica {
     data_dir: Arc<DataDir>,
     disk: Arc<dyn Disk>,
     council: Arc<Council>,
-    reads: Reads,
+    reads: Arc<Reads>,
     /// How peers reach this node.
     peer: Peer,
 }
@@ -243,7 +243,7 @@ impl Replica {
         let housekeeping = AbortOnDropHandle::new(tokio::spawn(tending));
         let replica = Replica {
             council: Arc::new(Council { raft: raft.clone(), peers: peers.clone() }),
-            reads: Reads::new(raft.clone(), peers),
+            reads: Arc::new(Reads::new(raft.clone(), peers)),
             peer: Peer { address, instance: data_dir.identity().instance },
             raft,
             log,
@@ -326,7 +326,7 @@ impl Replica {
         &self.council
     }
 
-    pub fn reads(&self) -> &Reads {
+    pub fn reads(&self) -> &Arc<Reads> {
         &self.reads
     }
 

@@ -176,6 +176,11 @@ pub fn is_list(key: &[u8]) -> bool {
     key.first() == Some(&(Family::List as u8))
 }
 
+/// Whether a key is that of an entry.
+pub fn is_entry(key: &[u8]) -> bool {
+    key.first() == Some(&(Family::Entry as u8))
+}
+
 /// The prefix of one ordered index.
 pub fn lists(facet: FacetKey, order: ListOrder) -> Vec<u8> {
     let mut key = vec![Family::List as u8];

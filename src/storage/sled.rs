@@ -14,6 +14,7 @@ mod base;
 mod flush_file;
 mod flusher;
 mod moment;
+mod recent;
 mod undo;
 
 use std::collections::{HashSet, VecDeque};
@@ -29,6 +30,7 @@ use tokio::runtime::{Handle, RuntimeFlavor};
 use base::Base;
 pub use base::OpenFault;
 use moment::{Lease, Moment};
+use recent::{Recent, Seen};
 
 use super::files::{self, DirLock};
 use super::kv::{Changed, Kv, Layer};
@@ -55,6 +57,9 @@ impl Default for Bounds {
         Bounds { flush_bytes: 8 << 20, ahead_bytes: 64 << 20, undo_bytes: 16 << 20, piece_bytes: 256 << 10 }
     }
 }
+
+/// Parsed entries of transcripts that are read.
+const RECENT_BYTES: usize = 24 << 20;
 
 /// A commit that waits longer than this for the flusher has a disk that stands still.
 const COMMIT_PATIENCE: Duration = Duration::from_secs(30);
@@ -114,6 +119,7 @@ struct Layers {
     base: Arc<Base>,
     /// Freezes of this base that are being read.
     leases: Vec<Weak<Lease>>,
+    recent: Recent,
 }
 
 struct Sealed {
@@ -130,6 +136,7 @@ impl Layers {
             written: None,
             base: Arc::new(base),
             leases: Vec::new(),
+            recent: Recent::new(RECENT_BYTES),
         }
     }
 
@@ -160,6 +167,9 @@ impl Layers {
     fn put(&mut self, changed: Changed) -> isize {
         let mut grown = 0;
         for (key, value) in changed {
+            if keys::is_entry(&key) {
+                self.recent.forget(&key);
+            }
             let length = value.as_ref().map_or(0, Bytes::len) as isize;
             let key_cost = (key.len() + KEY_OVERHEAD_BYTES) as isize;
             if value.is_none() && self.fresh.remove(&key) {
@@ -311,7 +321,9 @@ impl Shared {
 
 impl Store for SledStore {
     fn look(&self, look: &mut dyn FnMut(&dyn View)) {
-        self.shared.layers().read(|kv| look(&Records::new(kv)));
+        let layers = self.shared.layers();
+        let seen = Seen { recent: &layers.recent, active: &layers.active };
+        layers.read(|kv| look(&Records::with_parsed(kv, &seen)));
     }
 
     fn commit(&self, changes: &[Change], mark: Bytes) -> Result<(), Fault> {

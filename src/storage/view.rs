@@ -21,11 +21,23 @@ use crate::machine::view::{Change, Facet, ListOrder, ListPoint, View};
 /// The state as the machine sees it, over any ordered store.
 pub struct Records<'a, K: Kv + ?Sized> {
     pub kv: &'a K,
+    parsed: Option<&'a dyn ParsedEntries>,
+}
+
+/// Entries that need no second look into the store, by key. It holds only what the store holds now.
+pub trait ParsedEntries {
+    fn get(&self, key: &[u8]) -> Option<Entry>;
+
+    fn keep(&self, key: Vec<u8>, entry: &Entry);
 }
 
 impl<'a, K: Kv + ?Sized> Records<'a, K> {
     pub fn new(kv: &'a K) -> Records<'a, K> {
-        Records { kv }
+        Records { kv, parsed: None }
+    }
+
+    pub fn with_parsed(kv: &'a K, parsed: &'a dyn ParsedEntries) -> Records<'a, K> {
+        Records { kv, parsed: Some(parsed) }
     }
 
     fn read<T>(&self, key: &[u8], parse: impl FnOnce(&[u8]) -> Result<T, Fault>) -> Result<Option<T>, Fault> {
@@ -43,7 +55,15 @@ impl<K: Kv + ?Sized> View for Records<'_, K> {
     }
 
     fn entry(&self, session_id: &SessionId, entry_id: &EntryId) -> Result<Option<Entry>, Fault> {
-        self.read(&keys::entry(session_id, entry_id), |value| records::parse_entry(session_id, entry_id, value))
+        let key = keys::entry(session_id, entry_id);
+        if let Some(entry) = self.parsed.and_then(|parsed| parsed.get(&key)) {
+            return Ok(Some(entry));
+        }
+        let found = self.read(&key, |value| records::parse_entry(session_id, entry_id, value))?;
+        if let (Some(parsed), Some(entry)) = (self.parsed, &found) {
+            parsed.keep(key, entry);
+        }
+        Ok(found)
     }
 
     fn entries(&self, session_id: &SessionId) -> Result<Vec<Entry>, Fault> {

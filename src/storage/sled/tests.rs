@@ -95,6 +95,32 @@ fn of_a_session_that_moves_often_only_its_last_place_is_written_down() {
 }
 
 #[test]
+fn an_entry_that_was_read_before_is_read_as_the_last_commit_left_it() {
+    let dir = tempfile::tempdir().unwrap();
+    drop(prepared(dir.path()));
+    let store = SledStore::open(dir.path()).unwrap();
+    let read = |id: &str| {
+        // Twice: the second look finds what the first one kept.
+        let first = look(&store, |view| view.entry(&"s1".into(), &id.into())).unwrap();
+        assert_eq!(look(&store, |view| view.entry(&"s1".into(), &id.into())).unwrap(), first);
+        first.map(|entry| match entry.body {
+            Body::Custom { data, .. } => data.text().to_owned(),
+            Body::Message(message) => message.body.text().to_owned(),
+        })
+    };
+    assert_eq!(read("e1").as_deref(), Some("\"old\""));
+    store.commit(&[entry(1, 1, "new")], mark("3")).unwrap();
+    assert_eq!(read("e1").as_deref(), Some("\"new\""));
+    assert_eq!(read("e2").as_deref(), Some("\"gone\""));
+    store.commit(&[Change::DeleteEntries("s1".into())], mark("4")).unwrap();
+    assert_eq!((read("e1"), read("e2")), (None, None));
+    let other = MemoryStore::new();
+    other.commit(&[entry(1, 1, "replaced")], mark("5")).unwrap();
+    store.replace(other.freeze().unwrap().pairs, mark("5")).unwrap();
+    assert_eq!(read("e1").as_deref(), Some("\"replaced\""));
+}
+
+#[test]
 fn a_flush_killed_before_its_file_has_its_name_never_happened() {
     let dir = tempfile::tempdir().unwrap();
     let twin = prepared(dir.path());
