@@ -177,6 +177,10 @@ pub fn spell_forwarded(encoded: Bytes, remaining: Duration) -> peer::Forwarded {
     peer::Forwarded { command: encoded, remaining_ms: remaining.as_millis() as u64 }
 }
 
+pub fn spell_forward(hop: peer::Hop, term: u64, mutations: Vec<peer::Forwarded>) -> peer::ForwardRequest {
+    peer::ForwardRequest { hop: Some(hop), term, mutations }
+}
+
 pub fn spell_attempt(attempt: Attempt) -> peer::ForwardOutcome {
     use peer::forward_outcome::Outcome;
     let outcome = match attempt {

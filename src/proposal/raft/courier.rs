@@ -12,7 +12,6 @@ use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::proto::peer::ForwardRequest;
 use crate::replication::channels::{Purpose, never_sent};
 use crate::replication::forward::Attempt;
 use crate::replication::leader::Leader;
@@ -133,11 +132,8 @@ async fn attempts(raft: &Raft, peers: &Peers, leader: &Arc<Leader>, load: &[Parc
     let remaining = |parcel: &Parcel| parcel.deadline.saturating_duration_since(now);
     let longest = load.iter().map(remaining).max().unwrap_or(Duration::ZERO);
     let mutations = load.iter().map(|parcel| wire::spell_forwarded(parcel.encoded.clone(), remaining(parcel)));
-    let request = ForwardRequest {
-        hop: Some(peers.me.hop(leader.node, &leader.peer)),
-        term: leader.term,
-        mutations: mutations.collect(),
-    };
+    let hop = peers.me.hop(leader.node, &leader.peer);
+    let request = wire::spell_forward(hop, leader.term, mutations.collect());
     let before = Some((**leader).clone());
     let answer = tokio::select! {
         answer = client.forward(request) => answer,
