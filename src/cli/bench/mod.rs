@@ -125,7 +125,7 @@ async fn under_load(figure: Measured) -> ExitCode {
 }
 
 async fn measure(figure: &Measured, load: LoadArgs) -> Result<Report, String> {
-    let systems = Systems::start(load.clone()).await?;
+    let mut systems = Systems::start(load.clone()).await?;
     let report = match figure {
         Measured::Append(args) => append::run(args, &systems).await,
         Measured::Messages(args) => messages::run(args, &systems).await,
@@ -134,6 +134,7 @@ async fn measure(figure: &Measured, load: LoadArgs) -> Result<Report, String> {
         Measured::All(_) => all(load, &systems).await,
         Measured::Growth(_) => Err("growth starts nodes of its own".to_owned()),
     };
+    let report = report.map_err(|why| systems.ours.explain(why));
     systems.stop().await;
     report
 }

@@ -67,6 +67,17 @@ impl Nodes {
         (!bytes.is_empty()).then(|| bytes.iter().sum::<u64>() / bytes.len() as u64)
     }
 
+    /// Says which of our own nodes ended under a failed measurement, and its last words.
+    pub fn explain(&mut self, why: String) -> String {
+        let ended = self.children.iter_mut().find_map(|child| child.has_ended().map(|how| (how, &*child)));
+        match ended {
+            Some((how, child)) => {
+                format!("{why}\nnode {} ended: {how}; its log:{}", child.seat().node, child.last_words())
+            }
+            None => why,
+        }
+    }
+
     pub async fn stop(self) {
         stop(self.children).await;
     }
