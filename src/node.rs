@@ -355,7 +355,10 @@ async fn open_store(config: &Config, ground: &Ground, instance: &str) -> Result<
     match &config.adapter {
         AdapterConfig::Raft(files) => open_raft(config, ground, &files.data_dir).await,
         AdapterConfig::Fs(files) => open_fs(files.data_dir.clone()).await,
-        AdapterConfig::Bridge(bridge) => open_bridge(bridge, instance).await,
+        AdapterConfig::Bridge(bridge) => {
+            bridge.refuse_own_address(config.listen).map_err(|error| error.0)?;
+            open_bridge(bridge, instance).await
+        }
     }
 }
 

@@ -34,7 +34,7 @@ pub fn check(config: &Config) -> Result<(), ConfigError> {
         return Err(ConfigError("adapter.config.data_dir: empty, name a directory such as ./data".to_owned()));
     }
     if let AdapterConfig::Bridge(bridge) = &config.adapter {
-        bridge.check(config.listen)?;
+        bridge.check()?;
     }
     // Whoever reaches the port can read and write everything, so nothing beyond this machine may reach it.
     if !config.listen.ip().is_loopback() {

@@ -40,7 +40,7 @@ impl BridgeConfig {
         one.chain(many).collect()
     }
 
-    pub(super) fn check(&self, listen: SocketAddr) -> Result<(), ConfigError> {
+    pub(super) fn check(&self) -> Result<(), ConfigError> {
         let wrong = |why: String| Err(ConfigError(why));
         match (&self.url, self.urls.len()) {
             (None, 0) => {
@@ -64,13 +64,23 @@ impl BridgeConfig {
         }
         let mains = self.mains();
         for (at, (key, url)) in mains.iter().enumerate() {
-            let (host, port) =
-                host_and_port(url).map_err(|why| ConfigError(format!("{key}: {:?} {why}", shown(url))))?;
-            if reaches(&host, port, listen) {
-                return wrong(format!("{key}: {} is this node's own address, name the bus of its main", shown(url)));
-            }
+            host_and_port(url).map_err(|why| ConfigError(format!("{key}: {:?} {why}", shown(url))))?;
             if mains[..at].iter().any(|(_, earlier)| earlier == url) {
                 return wrong(format!("{key}: {} is given twice", shown(url)));
+            }
+        }
+        Ok(())
+    }
+
+    /// Refuses a url that leads to the address this node listens on. Not a matter of the file alone: an argument may
+    /// change the address.
+    pub fn refuse_own_address(&self, listen: SocketAddr) -> Result<(), ConfigError> {
+        for (key, url) in self.mains() {
+            if host_and_port(&url).is_ok_and(|(host, port)| reaches(&host, port, listen)) {
+                let shown = shown(&url);
+                return Err(ConfigError(format!(
+                    "{key}: {shown} is this node's own address, name the bus of its main"
+                )));
             }
         }
         Ok(())

@@ -2,7 +2,11 @@
 //! replaced; and what must hold of it. `CLUSTER_TEST_SECONDS` makes the load longer (default 15).
 #![cfg(unix)]
 
+#[allow(dead_code)] // the tests of single processes use the rest of it
+#[path = "../process/client.rs"]
+mod client;
 mod commands;
+mod edges;
 mod kills;
 mod machinery;
 mod membership;

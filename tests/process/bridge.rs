@@ -1,6 +1,7 @@
 //! Laws of edge instances: two bridges and their main, over real sockets; and bad addresses, as the program sees them.
 
 use std::path::Path;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use futures::future::join_all;
@@ -271,4 +272,27 @@ async fn a_main_that_is_none_is_refused_by_its_key() {
     Seat::at(settings).await.leave().await;
     edge.leave().await;
     main.leave().await;
+}
+
+#[test]
+fn the_program_does_not_start_without_its_main_and_names_the_key() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let vacant = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let cases = [
+        (format!("{{url: 'ws://{vacant}'}}"), "adapter.config.url: ws://127.0.0.1:"),
+        ("{url: 'ws://127.0.0.1:5999'}".to_owned(), "adapter.config.url: ws://127.0.0.1:5999 is this node's own"),
+        ("{uri: 'ws://127.0.0.1:1'}".to_owned(), "adapter.config.uri: unknown field"),
+        ("{url: [1]}".to_owned(), "adapter.config.url: invalid type"),
+    ];
+    for (config, words) in cases {
+        let file = dir.path().join("session-manager.yaml");
+        std::fs::write(&file, format!("adapter: {{name: bridge, config: {config}}}")).expect("a written file");
+        let mut program = Command::new(env!("CARGO_BIN_EXE_session-manager"));
+        program.args(["serve", "--listen", "127.0.0.1:5999", "--config"]).arg(&file).env_remove("RUST_LOG");
+        let output = program.stdin(Stdio::null()).output().expect("the binary runs");
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{config}: {said}");
+        assert!(said.contains(words) && !said.contains("panicked"), "{config}: {said}");
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1, "nothing is created");
+    }
 }

@@ -8,8 +8,8 @@ use iii_sdk::{Error, IIIClient, InitOptions, RegisterFunction, WorkerIdentityMod
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
-const ANSWER_MAX_MS: u64 = 10_000;
-const EVENT_MAX: Duration = Duration::from_secs(10);
+const ANSWER_MAX_MS: u64 = 30_000;
+const EVENT_MAX: Duration = Duration::from_secs(30);
 
 #[derive(Clone)]
 pub struct Client {
@@ -99,7 +99,7 @@ impl Events {
     pub async fn next(&mut self) -> Heard {
         tokio::time::timeout(EVENT_MAX, self.events.recv())
             .await
-            .expect("an event within 10 s")
+            .expect("an event within 30 s")
             .expect("the client still listens")
     }
 

@@ -4,6 +4,7 @@
 mod bad_input;
 mod bridge;
 mod client;
+mod golden;
 mod kill;
 mod node;
 mod race;

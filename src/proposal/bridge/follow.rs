@@ -156,3 +156,100 @@ fn event(envelope: Value) -> Result<Event, String> {
     let happened = Happened::Published { kind, role, payload: Json::print(&payload) };
     Ok(Event { session_id, seq: 0, happened, metadata: session_metadata })
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[derive(Default)]
+    struct Heard(Mutex<Vec<(u64, u64)>>);
+
+    impl EventSink for Heard {
+        fn publish(&self, events: Vec<Arc<Committed>>) {
+            let places = events.iter().map(|event| (event.position.index, event.event.seq));
+            self.0.lock().unwrap().extend(places);
+        }
+    }
+
+    impl Heard {
+        fn indexes(&self) -> Vec<u64> {
+            self.0.lock().unwrap().iter().map(|(index, _)| *index).collect()
+        }
+    }
+
+    fn told(position: Option<u64>, gap: Option<&str>) -> Introduction {
+        Introduction {
+            instance: "main".to_owned(),
+            cluster: "c".to_owned(),
+            position: position.map(|index| format!("c.0.{index}.0")),
+            gap: gap.map(str::to_owned),
+            now_ms: 0,
+        }
+    }
+
+    fn hear(follower: &Follower, index: u64) {
+        let envelope = json!({ "trigger_type": "session::deleted", "payload": { "session_id": "s" } });
+        let sidecar = json!({ "session-manager": { "position": format!("c.0.{index}.0"), "seq": index } });
+        follower.hear(envelope, Some(sidecar));
+    }
+
+    fn follower() -> (Arc<Heard>, Follower) {
+        let heard = Arc::new(Heard::default());
+        (heard.clone(), Follower::new(heard, 0, None))
+    }
+
+    #[test]
+    fn each_event_is_handed_on_once_whatever_is_sent_again() {
+        let (heard, follower) = follower();
+        follower.begin(Some(&told(Some(10), None))).unwrap();
+        assert_eq!(follower.resume_after().as_deref(), Some("c.0.10.0"));
+        for index in [9, 10, 11, 13, 12, 11, 13] {
+            hear(&follower, index);
+        }
+        assert_eq!(heard.indexes(), [11, 13, 12]);
+        // A bus may have brought a later event first, so the feed is resumed before them all.
+        assert_eq!(follower.resume_after().as_deref(), Some("c.0.10.0"));
+        (11..1000).for_each(|index| hear(&follower, index));
+        assert_eq!(heard.indexes().len(), 989);
+        let floor = 999 - HEARD_MAX as u64;
+        assert_eq!(follower.resume_after(), Some(format!("c.0.{floor}.0")));
+        (1..1001).for_each(|index| hear(&follower, index));
+        assert_eq!(heard.indexes().len(), 990);
+    }
+
+    #[test]
+    fn a_feed_that_does_not_bring_what_the_main_has_told_of_is_behind() {
+        let (_, follower) = follower();
+        follower.begin(Some(&told(Some(10), None))).unwrap();
+        assert!(!follower.is_behind(None) && !follower.is_behind(Some("c.0.10.0")));
+        assert!(follower.is_behind(Some("c.0.11.0")));
+        hear(&follower, 11);
+        assert!(!follower.is_behind(Some("c.0.11.0")));
+    }
+
+    #[test]
+    fn what_the_main_no_longer_has_is_passed_over() {
+        let (heard, follower) = follower();
+        follower.begin(Some(&told(Some(10), None))).unwrap();
+        let after = follower.resume_from(Some(&told(Some(50), Some("compacted")))).unwrap();
+        assert_eq!(after.as_deref(), Some("c.0.50.0"));
+        (40..=51).for_each(|index| hear(&follower, index));
+        assert_eq!(heard.indexes(), [51]);
+    }
+
+    #[test]
+    fn events_without_a_position_get_one_of_their_own_and_unreadable_ones_are_dropped() {
+        let (heard, follower) = follower();
+        follower.begin(None).unwrap();
+        let envelope = json!({ "trigger_type": "session::created", "payload": { "session_id": "s" } });
+        follower.hear(envelope.clone(), None);
+        for unreadable in [json!(5), json!({ "trigger_type": "x", "payload": {} }), json!({ "payload": envelope })] {
+            follower.hear(unreadable, None);
+        }
+        follower.hear(envelope, Some(json!({ "tenant": 1 })));
+        assert_eq!(*heard.0.lock().unwrap(), [(1, 0), (2, 0)]);
+        assert_eq!(follower.resume_after(), None);
+    }
+}

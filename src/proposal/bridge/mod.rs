@@ -128,3 +128,6 @@ fn read(body: &str) -> Result<Value, Undone> {
         body => serde_json::from_str(body).map_err(|error| Undone::Unavailable(format!("the body: {error}"))),
     }
 }
+
+#[cfg(test)]
+mod tests;

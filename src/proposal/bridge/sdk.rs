@@ -37,14 +37,12 @@ impl Dial for Sdk {
         async move {
             let until = Instant::now() + within;
             reach(url, within).await?;
-            let client = register_worker(url, self.options());
+            let client = Client(register_worker(url, self.options()));
             let left = until.saturating_duration_since(Instant::now());
-            if let Err(error) = client.wait_until_registered(left).await {
-                client.shutdown_async().await;
-                return Err(format!("it does not answer as an iii bus: {error}"));
-            }
+            let registered = client.0.wait_until_registered(left).await;
+            registered.map_err(|error| format!("it does not answer as an iii bus: {error}"))?;
             let lost = CancellationToken::new();
-            tokio::spawn(watch(client.clone(), lost.clone()));
+            tokio::spawn(watch(client.0.clone(), lost.clone()));
             let line: Arc<dyn Line> = Arc::new(SdkLine { client, lost });
             Ok(line)
         }
@@ -71,8 +69,18 @@ impl Sdk {
     }
 }
 
+/// The SDK's client lives in a thread of its own, and tries for ever unless it is told to stop.
+struct Client(IIIClient);
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        // Says so and does not wait.
+        let _ = self.0.shutdown_async().now_or_never();
+    }
+}
+
 struct SdkLine {
-    client: IIIClient,
+    client: Client,
     lost: CancellationToken,
 }
 
@@ -94,7 +102,7 @@ impl Line for SdkLine {
                 timeout_ms: Some(u64::try_from(within.as_millis()).unwrap_or(u64::MAX).max(1)),
             };
             tokio::select! {
-                answer = self.client.trigger(request) => answer.map_err(failure),
+                answer = self.client.0.trigger(request) => answer.map_err(failure),
                 () = self.lost.cancelled() => {
                     Err(CallFailure::Unanswered("the connection was lost before the answer came".to_owned()))
                 }
@@ -113,10 +121,10 @@ impl Line for SdkLine {
             }
             Ok::<Value, Error>(Value::Null)
         };
-        self.client.register_function(&function_id, RegisterFunction::new(take));
+        self.client.0.register_function(&function_id, RegisterFunction::new(take));
         let mut binding = RegisterTriggerInput::new(STORE_EVENTS, function_id, json!({}));
         binding.metadata = after.map(|after| json!({ "session-manager": { "after": after } }));
-        bind(&self.client, binding).map_err(|error| error.to_string())
+        bind(&self.client.0, binding).map_err(|error| error.to_string())
     }
 
     fn lost(&self) -> BoxFuture<'_, ()> {
