@@ -5,8 +5,15 @@
 //! every door (`FUZZ_CASES` inputs per law).
 
 mod fuzz;
+// The oracles of the simulation, which brings its own runner: their examples run here.
+#[allow(dead_code, reason = "the simulation uses the rest")]
+#[path = "../../simulation/history.rs"]
+mod history;
 mod house;
 mod model;
+#[allow(dead_code, reason = "the simulation uses the rest")]
+#[path = "../../simulation/oracle/mod.rs"]
+mod oracle;
 mod paths;
 mod sequences;
 mod workshop;

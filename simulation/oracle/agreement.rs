@@ -1,0 +1,38 @@
+//! The law of agreement: one entry per index, whoever applied it and however often; and at every applied index the state
+//! hash that the pure machine comes to when it carries out the same log from nothing.
+
+use std::collections::BTreeMap;
+
+use super::Findings;
+use super::replay::Replay;
+use crate::history::{Applied, History};
+
+pub fn check(history: &History, replay: &Replay) -> Findings {
+    let mut findings = Findings::of("agreement");
+    let mut first: BTreeMap<u64, &Applied> = BTreeMap::new();
+    for applied in &history.applied {
+        let index = applied.entry.index();
+        let known = *first.entry(index).or_insert(applied);
+        findings.check(known.entry == applied.entry, Some(applied.noticed), || {
+            format!(
+                "entry {index} is {} on node {} and {} on node {}",
+                known.entry.id, known.node, applied.entry.id, applied.node
+            )
+        });
+    }
+    for sample in &history.samples {
+        let index = sample.applied.index;
+        let Some(hash) = replay.hashes.get(&index) else {
+            let words = format!("node {} has applied entry {index}, which no log holds", sample.node);
+            findings.add(Some(sample.at), words);
+            continue;
+        };
+        findings.check(*hash == sample.state_hash, Some(sample.at), || {
+            format!(
+                "node {} (boot {}) has state {:032x} at entry {index}; carrying out the log gives {hash:032x}",
+                sample.node, sample.boot, sample.state_hash
+            )
+        });
+    }
+    findings
+}

@@ -1,0 +1,135 @@
+//! The law of fresh reads: a read shows the session as it was at some entry of the log, and at none before the last one that
+//! was acknowledged to anybody, or shown to anybody, before the read began.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+use session_manager::machine::Query;
+use session_manager::machine::ids::SessionId;
+use session_manager::requests::{Done, Function};
+
+use super::Findings;
+use super::groups::Groups;
+use super::replay::{Asked, Replay, State, asked, response};
+use crate::history::{History, Moment, Operation, Outcome};
+
+/// The states one session went through: from which entry on each held.
+struct Versions(Vec<(u64, State)>);
+
+/// By session, what was known to have happened: since when, and up to which entry.
+type Floors = BTreeMap<SessionId, Vec<(Moment, u64, usize)>>;
+
+pub fn check(history: &History, replay: &Replay) -> Findings {
+    let mut findings = Findings::of("fresh");
+    let versions = versions(replay);
+    let mut floors = acknowledged(history, replay);
+    let mut reads: Vec<&Operation> = history.operations.iter().collect();
+    reads.sort_by_key(|operation| operation.returned);
+    for operation in reads {
+        let (Asked::Question(question), function) = asked(operation) else { continue };
+        let Some(session_id) = session_of(&question) else { continue };
+        let seen = match &operation.outcome {
+            Outcome::Answered(answer) => Ok(answer),
+            Outcome::Refused { code, .. } => Err(code.as_str()),
+            Outcome::Unavailable(_) | Outcome::Unknown(_) => continue,
+        };
+        let known = floors.entry(session_id.clone()).or_default();
+        let floor = known.iter().filter(|(since, ..)| *since < operation.called).max_by_key(|(_, index, _)| *index);
+        let none = Versions(vec![(0, State::default())]);
+        let shown = versions.get(session_id).unwrap_or(&none).last_that(&question, function, seen);
+        match (shown, floor) {
+            (None, _) => {
+                findings.add(operation.returned, format!("{} shows what never was: {seen:?}", name(operation)))
+            }
+            (Some((from, until)), Some((_, index, by))) if until.is_some_and(|until| until <= *index) => findings.add(
+                operation.returned,
+                format!(
+                    "{} shows the state of entry {from}, but entry {index} was known to #{by} before: {seen:?}",
+                    name(operation)
+                ),
+            ),
+            (Some((from, _)), Some(_) | None) => {
+                // From now on everybody must see at least this. Equal states of different entries count as the first.
+                let first = versions.get(session_id).unwrap_or(&none).first_that(&question, function, seen);
+                if let Some(returned) = operation.returned {
+                    known.push((returned, first.unwrap_or(from), operation.id));
+                }
+            }
+        }
+    }
+    findings
+}
+
+fn name(operation: &Operation) -> String {
+    format!("#{} {} {} on node {}", operation.id, operation.function, operation.request, operation.node)
+}
+
+/// The session a question is about, where it is about one.
+pub fn session_of(question: &Query) -> Option<&SessionId> {
+    match question {
+        Query::Meta(session_id)
+        | Query::Entry(session_id, _)
+        | Query::Leaf(session_id)
+        | Query::Entries(session_id) => Some(session_id),
+        Query::Messages(query) => Some(&query.session_id),
+        Query::List(_) | Query::Metas => None,
+    }
+}
+
+/// Whether a state answers a question the way a client was answered.
+pub fn answers(state: &State, question: &Query, function: &Function, seen: Result<&Value, &str>) -> bool {
+    match (state.ask(question), seen) {
+        (Ok(Ok(found)), Ok(answer)) => response(function, Done::Found(found)) == *answer,
+        (Ok(Err(refusal)), Err(code)) => refusal.code() == code,
+        (Ok(Ok(_)), Err(_)) | (Ok(Err(_)), Ok(_)) | (Err(_), _) => false,
+    }
+}
+
+impl Versions {
+    /// The last version that answers like this: from which entry on it held, and until which one, exclusive.
+    fn last_that(
+        &self,
+        question: &Query,
+        function: &Function,
+        seen: Result<&Value, &str>,
+    ) -> Option<(u64, Option<u64>)> {
+        let place = self.0.iter().rposition(|(_, state)| answers(state, question, function, seen))?;
+        Some((self.0[place].0, self.0.get(place + 1).map(|(from, _)| *from)))
+    }
+
+    fn first_that(&self, question: &Query, function: &Function, seen: Result<&Value, &str>) -> Option<u64> {
+        let (from, _) = self.0.iter().find(|(_, state)| answers(state, question, function, seen))?;
+        Some(*from)
+    }
+}
+
+/// Only what a session's own commands changed, so that states stay small.
+fn versions(replay: &Replay) -> BTreeMap<SessionId, Versions> {
+    let mut versions: BTreeMap<SessionId, Versions> = BTreeMap::new();
+    for step in replay.steps.iter().filter(|step| step.effective) {
+        for session_id in step.session_id().into_iter().chain(step.forked()) {
+            let versions = versions.entry(session_id.clone()).or_insert_with(|| Versions(vec![(0, State::default())]));
+            let mut state = versions.0.last().map(|(_, state)| state.clone()).unwrap_or_default();
+            state.merge(&step.changed);
+            versions.0.push((step.index, state));
+        }
+    }
+    versions
+}
+
+/// Where it is certain which entry an acknowledgement was for.
+fn acknowledged(history: &History, replay: &Replay) -> Floors {
+    let mut floors = Floors::new();
+    for group in Groups::of(history, replay).groups.values() {
+        let ([step], true) = (&group.effects[..], group.possible().count() == 1) else { continue };
+        let step = &replay.steps[*step];
+        let (Some(operation), Some(session_id)) = (group.possible().next(), step.session_id()) else { continue };
+        if let (Outcome::Answered(_), Some(returned)) = (&operation.outcome, operation.returned) {
+            floors.entry(session_id.clone()).or_default().push((returned, step.index, operation.id));
+            if let Some(forked) = step.forked() {
+                floors.entry(forked.clone()).or_default().push((returned, step.index, operation.id));
+            }
+        }
+    }
+    floors
+}

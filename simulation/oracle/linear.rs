@@ -1,0 +1,293 @@
+//! The law of linearizability: the calls about one session, answered as they were, could have been carried out one after
+//! the other by the pure machine, each at some moment between its call and its answer. What has an unknown outcome may have
+//! happened at any time after its call, or not at all.
+//!
+//! Time and randomness of a mutation are the leader's to give; they are read from the log. The order is not: it is searched
+//! for (porcupine), session by session.
+
+use std::collections::BTreeMap;
+use std::hash::{Hash, Hasher};
+use std::sync::Arc;
+use std::time::Duration;
+
+use porcupine_rs::{CheckResult, Model, Operation as Placed, check_operations_timeout};
+use serde_json::Value;
+use session_manager::machine::ids::{RequestId, SessionId};
+use session_manager::machine::stamp::Stamp;
+use session_manager::machine::{Command, Query, Stamped};
+use session_manager::requests::{Done, Function};
+
+use super::Findings;
+use super::fresh::{answers, session_of};
+use super::groups::{Group, Groups};
+use super::replay::{Asked, Replay, State, asked, response};
+use crate::history::{History, Moment, Operation, Outcome};
+
+/// A search that takes longer is given up and counts for nothing; the other oracles look at the same calls.
+const SEARCH_MAX: Duration = Duration::from_secs(20);
+
+/// What a client was told.
+#[derive(Clone)]
+enum Told {
+    Answer(Value),
+    Refusal(String),
+    /// Nothing is known: whatever the machine says will do.
+    Nothing,
+}
+
+/// One call, as the model carries it out.
+#[derive(Clone)]
+struct Call {
+    /// Its place among the operations, for the words.
+    id: usize,
+    act: Act,
+    told: Told,
+}
+
+#[derive(Clone)]
+enum Act {
+    Mutate {
+        function: &'static Function,
+        command: Arc<Command>,
+        /// Equal commands cannot be told apart: the first of them to have an effect takes the first stamp.
+        group: usize,
+        stamps: Arc<[Stamp]>,
+    },
+    Ask {
+        function: &'static Function,
+        question: Arc<Query>,
+    },
+    /// The session begins as a copy of another one.
+    Born(Arc<State>),
+}
+
+impl std::fmt::Debug for Call {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "#{}", self.id)
+    }
+}
+
+/// The session, and how many stamps of each group were taken.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Session {
+    state: Arc<State>,
+    taken: Arc<BTreeMap<usize, usize>>,
+}
+
+impl Hash for Session {
+    fn hash<H: Hasher>(&self, hasher: &mut H) {
+        self.state.hash(hasher);
+        self.taken.hash(hasher);
+    }
+}
+
+#[derive(Clone)]
+struct Machine;
+
+impl Model for Machine {
+    type State = Session;
+    type Op = Call;
+    type Metadata = ();
+
+    fn init() -> Session {
+        Session { state: Arc::default(), taken: Arc::default() }
+    }
+
+    fn step(session: &Session, call: &Call) -> (bool, Session) {
+        match &call.act {
+            Act::Mutate { function, command, group, stamps } => {
+                mutate(session, &call.told, function, command, *group, stamps)
+            }
+            Act::Ask { function, question } => {
+                let seen = match &call.told {
+                    Told::Answer(answer) => Ok(answer),
+                    Told::Refusal(code) => Err(code.as_str()),
+                    Told::Nothing => return (true, session.clone()),
+                };
+                (answers(&session.state, question, function, seen), session.clone())
+            }
+            Act::Born(state) => {
+                (*session.state == State::default(), Session { state: state.clone(), taken: session.taken.clone() })
+            }
+        }
+    }
+}
+
+fn mutate(
+    session: &Session,
+    told: &Told,
+    function: &'static Function,
+    command: &Command,
+    group: usize,
+    stamps: &[Stamp],
+) -> (bool, Session) {
+    let refused = (false, session.clone());
+    let taken = session.taken.get(&group).copied().unwrap_or(0);
+    let stamp = stamps.get(taken);
+    let stamped = Stamped {
+        // Without a stamp there was no entry in the log, and what has no effect does not depend on it.
+        stamp: stamp.copied().unwrap_or(Stamp { at_ms: 0, seed: 1 }),
+        request_id: RequestId::UNREPEATED,
+        repeated: false,
+        command: command.clone(),
+    };
+    let mut state = State::clone(&session.state);
+    let Ok(outcome) = state.apply(&stamped) else { return refused };
+    let effective = outcome.answer.is_ok() && !outcome.changes.is_empty();
+    let fits = match (told, &outcome.answer) {
+        (Told::Nothing, _) => true,
+        (Told::Answer(answer), Ok(given)) => response(function, Done::Answered(given.clone())) == *answer,
+        (Told::Refusal(code), Err(refusal)) => refusal.code() == code,
+        (Told::Answer(_), Err(_)) | (Told::Refusal(_), Ok(_)) => false,
+    };
+    match (effective, stamp, told) {
+        // It is not in the log: nobody knows what became of it, and nothing did.
+        (true, None, Told::Nothing) => (true, session.clone()),
+        (true, None, Told::Answer(_) | Told::Refusal(_)) => refused,
+        (false, _, _) => (fits, session.clone()),
+        (true, Some(_), _) => {
+            let mut counts = BTreeMap::clone(&session.taken);
+            counts.insert(group, taken + 1);
+            (fits, Session { state: Arc::new(state), taken: Arc::new(counts) })
+        }
+    }
+}
+
+pub fn check(history: &History, replay: &Replay) -> Findings {
+    let mut findings = Findings::of("linear");
+    for (session_id, calls) in sessions(history, replay) {
+        if check_operations_timeout(&calls, SEARCH_MAX) == CheckResult::Illegal {
+            let (operation, shown) = culprit(history, &calls);
+            findings.add(
+                operation.returned,
+                format!(
+                    "session {:?}: no order of its {} calls explains #{} {} {} → {:?}; before it: {shown}",
+                    session_id.as_str(),
+                    calls.len(),
+                    operation.id,
+                    operation.function,
+                    operation.request,
+                    operation.outcome,
+                ),
+            );
+        }
+    }
+    findings
+}
+
+/// The calls about each session, with the time in which each must have happened.
+fn sessions(history: &History, replay: &Replay) -> BTreeMap<SessionId, Vec<Placed<Machine>>> {
+    let mut sessions: BTreeMap<SessionId, Vec<Placed<Machine>>> = BTreeMap::new();
+    let noticed = first_noticed(history);
+    for (number, group) in Groups::of(history, replay).groups.values().enumerate() {
+        for (session_id, call) in calls_of(number, group, replay, &noticed) {
+            sessions.entry(session_id).or_default().push(call);
+        }
+    }
+    for operation in &history.operations {
+        let (Asked::Question(question), function) = asked(operation) else { continue };
+        let Some(session_id) = session_of(&question).cloned() else { continue };
+        let told = match &operation.outcome {
+            Outcome::Answered(answer) => Told::Answer(answer.clone()),
+            Outcome::Refused { code, .. } => Told::Refusal(code.clone()),
+            Outcome::Unavailable(_) | Outcome::Unknown(_) => continue,
+        };
+        let act = Act::Ask { function, question: Arc::new(question) };
+        sessions.entry(session_id).or_default().push(placed(operation, act, told, None));
+    }
+    sessions
+}
+
+/// When each entry was first seen to be applied: by then it had happened.
+fn first_noticed(history: &History) -> BTreeMap<u64, Moment> {
+    let mut noticed = BTreeMap::new();
+    for applied in &history.applied {
+        noticed.entry(applied.entry.index()).or_insert(applied.noticed);
+    }
+    noticed
+}
+
+fn calls_of(
+    number: usize,
+    group: &Group,
+    replay: &Replay,
+    noticed: &BTreeMap<u64, Moment>,
+) -> Vec<(SessionId, Placed<Machine>)> {
+    let steps: Vec<_> = group.effects.iter().map(|step| &replay.steps[*step]).collect();
+    // A create names no session: the log tells which one it made.
+    let named = group.command.session_id().or_else(|| steps.first().and_then(|step| step.session_id()));
+    let Some(session_id) = named else { return Vec::new() };
+    let stamps: Arc<[Stamp]> = steps.iter().map(|step| step.stamp).collect();
+    let command = Arc::new(group.command.clone());
+    let alone = group.possible().count() == 1 && steps.len() == 1;
+    let mut calls = Vec::new();
+    for operation in &group.operations {
+        let (_, function) = asked(operation);
+        let told = match &operation.outcome {
+            Outcome::Answered(answer) => Told::Answer(answer.clone()),
+            Outcome::Refused { code, .. } => Told::Refusal(code.clone()),
+            // What is not in the log did not happen.
+            Outcome::Unknown(_) if steps.is_empty() => continue,
+            Outcome::Unknown(_) => Told::Nothing,
+            Outcome::Unavailable(_) => continue,
+        };
+        let happened = steps.first().filter(|_| alone).and_then(|step| noticed.get(&step.index)).copied();
+        let act = Act::Mutate { function, command: command.clone(), group: number, stamps: stamps.clone() };
+        calls.push((session_id.clone(), placed(operation, act, told, happened)));
+    }
+    for step in &steps {
+        let Some(forked) = step.forked() else { continue };
+        let mut state = State::default();
+        state.merge(&step.changed);
+        let told = |operation: &&Operation| match &operation.outcome {
+            Outcome::Answered(answer) => answer["session_id"].as_str() == Some(forked.as_str()),
+            Outcome::Unknown(_) | Outcome::Refused { .. } | Outcome::Unavailable(_) => false,
+        };
+        let unknown = |operation: &&Operation| matches!(operation.outcome, Outcome::Unknown(_));
+        let asker = group.possible().find(told).or_else(|| group.possible().find(unknown));
+        let Some(asker) = asker else { continue };
+        let happened = noticed.get(&step.index).copied();
+        calls.push((forked.clone(), placed(asker, Act::Born(Arc::new(state)), Told::Nothing, happened)));
+    }
+    calls
+}
+
+/// `happened`: by when it had, for a call whose outcome nobody was told.
+fn placed(operation: &Operation, act: Act, told: Told, happened: Option<Moment>) -> Placed<Machine> {
+    let returned = match &operation.outcome {
+        Outcome::Answered(_) | Outcome::Refused { .. } => operation.returned,
+        Outcome::Unavailable(_) | Outcome::Unknown(_) => happened.filter(|happened| *happened > operation.called),
+    };
+    Placed {
+        client_id: u32::try_from(operation.client).ok(),
+        call_time: operation.called.order as i64,
+        return_time: returned.map_or(i64::MAX, |returned| returned.order as i64),
+        op: Call { id: operation.id, act, told },
+        metadata: None,
+    }
+}
+
+/// The first answer that cannot be explained, and the calls before it.
+fn culprit<'a>(history: &'a History, calls: &[Placed<Machine>]) -> (&'a Operation, String) {
+    let mut ends: Vec<i64> = calls.iter().map(|call| call.return_time).filter(|end| *end < i64::MAX).collect();
+    ends.sort_unstable();
+    // What was told up to some moment stays unexplained when more is told: the first such moment is found by halves.
+    let explained = |end: i64| check_operations_timeout(&told_by(calls, end), SEARCH_MAX) != CheckResult::Illegal;
+    let first = ends.partition_point(|end| explained(*end)).min(ends.len().saturating_sub(1));
+    let end = ends.get(first).copied().unwrap_or(i64::MAX);
+    let ended = calls.iter().find(|call| call.return_time == end).unwrap_or(&calls[0]);
+    let mut before: Vec<&Placed<Machine>> = calls.iter().filter(|call| call.call_time < end).collect();
+    before.sort_by_key(|call| call.call_time);
+    let from = before.len().saturating_sub(12);
+    (&history.operations[ended.op.id], format!("{:?}", before[from..].iter().map(|call| &call.op).collect::<Vec<_>>()))
+}
+
+/// The history as it was known at some moment: what ends later may end in any way.
+fn told_by(calls: &[Placed<Machine>], end: i64) -> Vec<Placed<Machine>> {
+    let begun = calls.iter().filter(|call| call.call_time < end);
+    let known = begun.map(|call| match call.return_time <= end {
+        true => call.clone(),
+        false => Placed { return_time: i64::MAX, op: Call { told: Told::Nothing, ..call.op.clone() }, ..call.clone() },
+    });
+    known.collect()
+}

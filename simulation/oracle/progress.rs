@@ -1,0 +1,41 @@
+//! The law of progress: after everything was mended, every node runs, answers, and comes to where the others are.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::Findings;
+use crate::history::{History, LifeEvent, Outcome, Sample};
+
+pub fn check(history: &History) -> Findings {
+    let mut findings = Findings::of("progress");
+    let Some(healed) = history.healed else { return findings };
+    let started = history.lives.iter().filter(|life| life.what == LifeEvent::Started);
+    let nodes: BTreeSet<u64> = started.map(|life| life.node).collect();
+    for node in &nodes {
+        let last =
+            history.lives.iter().rev().find(|life| life.node == *node && !matches!(life.what, LifeEvent::Leads(_)));
+        if let Some(life) = last
+            && life.what != LifeEvent::Started
+        {
+            findings.add(Some(life.at), format!("node {node} is down at the end: {:?}", life.what));
+        }
+        let answered = history.operations.iter().any(|operation| {
+            operation.node == *node
+                && operation.called > healed
+                && matches!(operation.outcome, Outcome::Answered(_) | Outcome::Refused { .. })
+        });
+        findings.check(answered, Some(healed), || format!("node {node} answered nothing after everything was mended"));
+    }
+    if let Some(rested) = history.rested {
+        let mut last: BTreeMap<u64, &Sample> = BTreeMap::new();
+        for sample in history.samples.iter().filter(|sample| sample.at > rested) {
+            last.insert(sample.node, sample);
+        }
+        let furthest = last.values().map(|sample| sample.applied.index).max();
+        for (node, sample) in &last {
+            findings.check(Some(sample.applied.index) == furthest, Some(sample.at), || {
+                format!("node {node} rests at entry {}, another one at {furthest:?}", sample.applied.index)
+            });
+        }
+    }
+    findings
+}

@@ -1,0 +1,226 @@
+//! Owns: the committed log carried out once more by the pure machine, from nothing: what every node must have come to.
+//! The other oracles compare with it. Never: judge what clients saw.
+
+use std::collections::BTreeMap;
+use std::ops::{Bound, ControlFlow};
+
+use bytes::Bytes;
+use serde_json::Value;
+use session_manager::machine::apply::update_message::{NewContent, UpdateMessage};
+use session_manager::machine::entry::Body;
+use session_manager::machine::event::Event;
+use session_manager::machine::ids::{RequestId, SessionId};
+use session_manager::machine::json::Json;
+use session_manager::machine::refusal::{Fault, Refusal};
+use session_manager::machine::stamp::Stamp;
+use session_manager::machine::view::{Change, View};
+use session_manager::machine::{self, Answer, Command, Outcome, Query, Stamped};
+use session_manager::replication::chain;
+use session_manager::requests::{Decision, Done, Function, Limits, find};
+use session_manager::storage::kv::{Changed, Kv, Visit};
+use session_manager::storage::log::command::Order;
+use session_manager::storage::log::record::Payload;
+use session_manager::storage::view::{Records, write};
+
+use crate::history::{History, Operation};
+
+/// The limits every node of a run has.
+pub const LIMITS: Limits = Limits { default_list_limit: 50, max_list_limit: 500 };
+
+/// A state: ordered pairs, comparable as a whole.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+pub struct State(BTreeMap<Vec<u8>, Bytes>);
+
+impl Kv for State {
+    fn get(&self, key: &[u8]) -> Result<Option<Bytes>, Fault> {
+        Ok(self.0.get(key).cloned())
+    }
+
+    fn scan(&self, from: &[u8], to: Option<&[u8]>, visit: Visit<'_>) -> Result<(), Fault> {
+        if to.is_some_and(|to| to <= from) {
+            return Ok(());
+        }
+        let upper = to.map_or(Bound::Unbounded, Bound::Excluded);
+        for (key, value) in self.0.range::<[u8], _>((Bound::Included(from), upper)) {
+            if visit(key, value) == ControlFlow::Break(()) {
+                break;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl State {
+    pub fn view(&self) -> Records<'_, State> {
+        Records::new(self)
+    }
+
+    pub fn merge(&mut self, changed: &Changed) {
+        for (key, value) in changed {
+            match value {
+                Some(value) => self.0.insert(key.clone(), value.clone()),
+                None => self.0.remove(key),
+            };
+        }
+    }
+
+    pub fn apply(&mut self, stamped: &Stamped) -> Result<Outcome, Fault> {
+        let outcome = machine::apply(&self.view(), stamped)?;
+        let changed = write(self, &outcome.changes)?;
+        self.merge(&changed);
+        Ok(outcome)
+    }
+
+    pub fn ask(&self, question: &Query) -> Result<Result<machine::Found, Refusal>, Fault> {
+        machine::query(&self.view(), question)
+    }
+}
+
+/// One command of the log and what it brought about.
+pub struct Step {
+    pub index: u64,
+    /// With the time that counted: never behind the clock of the state.
+    pub stamp: Stamp,
+    pub request_id: RequestId,
+    pub repeated: bool,
+    /// With its whole content; `None` for a patch that did not fit, which nobody asked for in these words.
+    pub command: Option<Command>,
+    pub answer: Result<Answer, Refusal>,
+    pub events: Vec<Event>,
+    /// What the keys of the state became.
+    pub changed: Changed,
+    /// Whether anything came of it.
+    pub effective: bool,
+}
+
+impl Step {
+    /// The session a command was about: the one it named, or the one it made.
+    pub fn session_id(&self) -> Option<&SessionId> {
+        match &self.answer {
+            Ok(Answer::Created { meta }) => Some(&meta.session_id),
+            Ok(_) | Err(_) => self.command.as_ref()?.session_id(),
+        }
+    }
+
+    /// The session that a fork made.
+    pub fn forked(&self) -> Option<&SessionId> {
+        match &self.answer {
+            Ok(Answer::Forked { meta }) => Some(&meta.session_id),
+            Ok(_) | Err(_) => None,
+        }
+    }
+}
+
+/// Names a command whoever asked for it: equal requests have equal deeds.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Deed(Bytes);
+
+impl Deed {
+    pub fn of(command: &Command) -> Deed {
+        let stamp = Stamp { at_ms: 0, seed: 0 };
+        let request_id = RequestId::UNREPEATED;
+        Deed(Order::new(Stamped { stamp, request_id, repeated: false, command: command.clone() }).encoded().clone())
+    }
+}
+
+/// The log, carried out.
+pub struct Replay {
+    /// The commands, in log order.
+    pub steps: Vec<Step>,
+    /// The state hash after each entry of the log.
+    pub hashes: BTreeMap<u64, u128>,
+    pub state: State,
+    /// By deed, the steps that had an effect, in log order.
+    pub effects: BTreeMap<Deed, Vec<usize>>,
+}
+
+impl Replay {
+    /// Errors: a gap in the log, or an entry the machine cannot carry out.
+    pub fn of(history: &History) -> Result<Replay, String> {
+        let (mut steps, mut hashes, mut state) = (Vec::new(), BTreeMap::new(), State::default());
+        let mut effects: BTreeMap<Deed, Vec<usize>> = BTreeMap::new();
+        let (mut hash, mut scratch, mut next) = (0, Vec::new(), None);
+        for (index, entry) in history.log() {
+            if next.is_some_and(|next| next != index) || (next.is_none() && index != 0) {
+                return Err(format!("the committed log has no entry {}", next.unwrap_or(0)));
+            }
+            next = Some(index + 1);
+            let mut changes = Vec::new();
+            if let Payload::Command(order) = &entry.payload {
+                let step = carry_out(&mut state, index, order.stamped(), &mut changes)
+                    .map_err(|fault| format!("entry {index} cannot be applied: {fault}"))?;
+                if step.effective
+                    && let Some(command) = &step.command
+                {
+                    effects.entry(Deed::of(command)).or_default().push(steps.len());
+                }
+                steps.push(step);
+            }
+            hash = chain::link(hash, index, &changes, &mut scratch);
+            hashes.insert(index, hash);
+        }
+        Ok(Replay { steps, hashes, state, effects })
+    }
+}
+
+fn carry_out(state: &mut State, index: u64, stamped: &Stamped, changes: &mut Vec<Change>) -> Result<Step, Fault> {
+    let at_ms = stamped.stamp.at_ms.max(state.view().clock_ms()?);
+    let command = in_full(state, &stamped.command)?;
+    let outcome = machine::apply(&state.view(), stamped)?;
+    let changed = write(state, &outcome.changes)?;
+    state.merge(&changed);
+    let effective = outcome.answer.is_ok() && !outcome.changes.is_empty();
+    *changes = outcome.changes;
+    Ok(Step {
+        index,
+        stamp: Stamp { at_ms, ..stamped.stamp },
+        request_id: stamped.request_id,
+        repeated: stamped.repeated,
+        command,
+        answer: outcome.answer,
+        events: outcome.events,
+        changed,
+        effective,
+    })
+}
+
+/// The command as its caller spelled it: an update may travel as what changes against the state.
+fn in_full(state: &State, command: &Command) -> Result<Option<Command>, Fault> {
+    let Command::UpdateMessage(update) = command else { return Ok(Some(command.clone())) };
+    let NewContent::Patch(patch) = &update.content else { return Ok(Some(command.clone())) };
+    let entry = state.view().entry(&update.session_id, &update.entry_id)?;
+    let base = entry.filter(|entry| entry.revision == patch.base_revision).and_then(|entry| match entry.body {
+        Body::Message(message) => message.content_text(),
+        Body::Custom { .. } => None,
+    });
+    let text = base.and_then(|base| patch.onto(&base));
+    let whole = |text: String| UpdateMessage { content: NewContent::Full(Json::adopt(&text)), ..update.clone() };
+    Ok(text.map(|text| Command::UpdateMessage(whole(text))))
+}
+
+/// What a client asked for, as the product reads it.
+pub enum Asked {
+    Mutation(Command),
+    Question(Query),
+    /// Refused before anybody looks at the state, with this code.
+    Malformed(&'static str),
+    /// About the node, not about the state.
+    Operational,
+}
+
+pub fn asked(operation: &Operation) -> (Asked, &'static Function) {
+    let function = find(operation.function, true).expect("the workload calls functions there are");
+    let asked = match (function.decide)(&operation.request.to_string(), &LIMITS) {
+        Ok(Decision::Propose(command)) => Asked::Mutation(command),
+        Ok(Decision::Ask(question)) => Asked::Question(question),
+        Ok(Decision::ConfigStatus | Decision::ReloadConfig) => Asked::Operational,
+        Err(refusal) => Asked::Malformed(refusal.code()),
+    };
+    (asked, function)
+}
+
+/// The response as a client reads it.
+pub fn response(function: &Function, done: Done) -> Value {
+    let printed = (function.respond)(done).unwrap_or_default();
+    serde_json::from_str(&printed).unwrap_or(Value::Null)
+}

@@ -1,0 +1,28 @@
+//! The law of the end: once everything has come to rest, every node tells the state that the whole log adds up to, lists of
+//! all sessions included.
+
+use super::Findings;
+use super::fresh::answers;
+use super::replay::{Asked, Replay, asked};
+use crate::history::{History, Outcome};
+
+pub fn check(history: &History, replay: &Replay) -> Findings {
+    let mut findings = Findings::of("rest");
+    let Some(rested) = history.rested else { return findings };
+    for operation in history.operations.iter().filter(|operation| operation.called > rested) {
+        let (Asked::Question(question), function) = asked(operation) else { continue };
+        let seen = match &operation.outcome {
+            Outcome::Answered(answer) => Ok(answer),
+            Outcome::Refused { code, .. } => Err(code.as_str()),
+            Outcome::Unavailable(_) | Outcome::Unknown(_) => continue,
+        };
+        findings.check(answers(&replay.state, &question, function, seen), operation.returned, || {
+            let should = replay.state.ask(&question);
+            format!(
+                "node {} tells {} {} as {seen:?}; the log adds up to {should:?}",
+                operation.node, operation.function, operation.request
+            )
+        });
+    }
+    findings
+}

@@ -1,0 +1,65 @@
+//! The law of time: it never runs backwards. Not in the log, not from one acknowledged append of a session to a later one,
+//! not in what readers are told of a session, whatever the clocks of the nodes say.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+
+use super::Findings;
+use super::replay::{Replay, Step};
+use crate::history::{History, Moment, Operation, Outcome};
+
+pub fn check(history: &History, replay: &Replay) -> Findings {
+    let mut findings = Findings::of("time");
+    // What changed nothing moved no clock.
+    let effective: Vec<&Step> = replay.steps.iter().filter(|step| step.effective).collect();
+    for pair in effective.windows(2) {
+        findings.check(pair[0].stamp.at_ms <= pair[1].stamp.at_ms, None, || {
+            format!(
+                "entry {} is of {} ms, the one before of {} ms",
+                pair[1].index, pair[1].stamp.at_ms, pair[0].stamp.at_ms
+            )
+        });
+    }
+    // By session: what was last told, with the time it says.
+    let mut appended: BTreeMap<String, Vec<(Moment, i64, usize)>> = BTreeMap::new();
+    let mut updated: BTreeMap<(String, i64), Vec<(Moment, i64, usize)>> = BTreeMap::new();
+    for operation in &history.operations {
+        let (Outcome::Answered(answer), Some(returned)) = (&operation.outcome, operation.returned) else { continue };
+        let session_id = operation.request["session_id"].as_str().unwrap_or_default().to_owned();
+        match operation.function {
+            // A caller's own id may have been there for long.
+            "session::append" if operation.request["entry_id"].is_null() => {
+                if let Some(at_ms) = answer["timestamp"].as_i64() {
+                    later(&mut findings, appended.entry(session_id).or_default(), operation, returned, at_ms);
+                }
+            }
+            "session::get" => {
+                let meta = answer.get("meta").unwrap_or(answer);
+                let time = |field: &str| meta.get(field).and_then(Value::as_i64);
+                if let (Some(created), Some(at_ms)) = (time("created_at"), time("updated_at")) {
+                    later(&mut findings, updated.entry((session_id, created)).or_default(), operation, returned, at_ms);
+                }
+            }
+            _other => {}
+        }
+    }
+    findings
+}
+
+fn later(
+    findings: &mut Findings,
+    told: &mut Vec<(Moment, i64, usize)>,
+    operation: &Operation,
+    returned: Moment,
+    at_ms: i64,
+) {
+    // Those that had ended when this one began.
+    let newest = told.iter().filter(|(ended, ..)| *ended < operation.called).max_by_key(|(_, at_ms, _)| *at_ms);
+    if let Some((_, before, by)) = newest {
+        findings.check(*before <= at_ms, Some(returned), || {
+            format!("#{} was told of {at_ms} ms, after #{by} had been told of {before} ms", operation.id)
+        });
+    }
+    told.push((returned, at_ms, operation.id));
+}
