@@ -73,6 +73,6 @@ fn says_that_it_happened(command: &Command, answer: &Value) -> bool {
         Command::UpdateMessage(_) => answer["updated"] == true,
         Command::Ensure(_) => answer["created"] == true,
         Command::Delete(_) => answer["deleted"] == true,
-        Command::SetMeta(_) | Command::SetStatus(_) | Command::SetActiveLeaf(_) => false,
+        Command::SetMeta(_) | Command::SetStatus(_) | Command::SetActiveLeaf(_) | Command::Feed(_) => false,
     }
 }

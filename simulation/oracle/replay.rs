@@ -71,6 +71,15 @@ impl State {
         Ok(outcome)
     }
 
+    /// The same as an entry of the log, whose events the state keeps; and what its keys became.
+    pub fn commit(&mut self, index: u64, stamped: &Stamped) -> Result<(Outcome, Changed), Fault> {
+        let mut outcome = machine::apply(&self.view(), stamped)?;
+        machine::feed::record(index, &mut outcome);
+        let changed = write(self, &outcome.changes)?;
+        self.merge(&changed);
+        Ok((outcome, changed))
+    }
+
     pub fn ask(&self, question: &Query) -> Result<Result<machine::Found, Refusal>, Fault> {
         machine::query(&self.view(), question)
     }
@@ -83,7 +92,8 @@ pub struct Step {
     pub stamp: Stamp,
     pub request_id: RequestId,
     pub repeated: bool,
-    /// With its whole content; `None` for a patch that did not fit, which nobody asked for in these words.
+    /// With its whole content; `None` for what no client asked for in these words: a patch that did not fit, and what
+    /// nodes order of the feed themselves.
     pub command: Option<Command>,
     pub answer: Result<Answer, Refusal>,
     pub events: Vec<Event>,
@@ -166,9 +176,7 @@ impl Replay {
 fn carry_out(state: &mut State, index: u64, stamped: &Stamped, changes: &mut Vec<Change>) -> Result<Step, Fault> {
     let at_ms = stamped.stamp.at_ms.max(state.view().clock_ms()?);
     let command = in_full(state, &stamped.command)?;
-    let outcome = machine::apply(&state.view(), stamped)?;
-    let changed = write(state, &outcome.changes)?;
-    state.merge(&changed);
+    let (outcome, changed) = state.commit(index, stamped)?;
     let effective = outcome.answer.is_ok() && !outcome.changes.is_empty();
     *changes = outcome.changes;
     Ok(Step {
@@ -186,7 +194,20 @@ fn carry_out(state: &mut State, index: u64, stamped: &Stamped, changes: &mut Vec
 
 /// The command as its caller spelled it: an update may travel as what changes against the state.
 fn in_full(state: &State, command: &Command) -> Result<Option<Command>, Fault> {
-    let Command::UpdateMessage(update) = command else { return Ok(Some(command.clone())) };
+    let update = match command {
+        Command::Feed(_) => return Ok(None),
+        Command::UpdateMessage(update) => update,
+        Command::Create(_)
+        | Command::Ensure(_)
+        | Command::SetMeta(_)
+        | Command::SetStatus(_)
+        | Command::Delete(_)
+        | Command::Append(_)
+        | Command::AppendMany(_)
+        | Command::Fork(_)
+        | Command::SetActiveLeaf(_)
+        | Command::Store(_) => return Ok(Some(command.clone())),
+    };
     let NewContent::Patch(patch) = &update.content else { return Ok(Some(command.clone())) };
     let entry = state.view().entry(&update.session_id, &update.entry_id)?;
     let base = entry.filter(|entry| entry.revision == patch.base_revision).and_then(|entry| match entry.body {
@@ -202,8 +223,8 @@ fn in_full(state: &State, command: &Command) -> Result<Option<Command>, Fault> {
 pub enum Asked {
     Mutation(Command),
     Question(Query),
-    /// Refused before anybody looks at the state, with this code.
-    Malformed(&'static str),
+    /// Refused before anybody looks at the state.
+    Malformed,
     /// About the node, not about the state.
     Operational,
 }
@@ -214,7 +235,7 @@ pub fn asked(operation: &Operation) -> (Asked, &'static Function) {
         Ok(Decision::Propose(command)) => Asked::Mutation(command),
         Ok(Decision::Ask(question)) => Asked::Question(question),
         Ok(Decision::ConfigStatus | Decision::ReloadConfig) => Asked::Operational,
-        Err(refusal) => Asked::Malformed(refusal.code()),
+        Err(_) => Asked::Malformed,
     };
     (asked, function)
 }

@@ -9,6 +9,9 @@ use super::Findings;
 use super::replay::{Replay, Step};
 use crate::history::{History, Moment, Operation, Outcome};
 
+/// When somebody was told which time, and who.
+type Told = Vec<(Moment, i64, usize)>;
+
 pub fn check(history: &History, replay: &Replay) -> Findings {
     let mut findings = Findings::of("time");
     // What changed nothing moved no clock.
@@ -22,8 +25,8 @@ pub fn check(history: &History, replay: &Replay) -> Findings {
         });
     }
     // By session: what was last told, with the time it says.
-    let mut appended: BTreeMap<String, Vec<(Moment, i64, usize)>> = BTreeMap::new();
-    let mut updated: BTreeMap<(String, i64), Vec<(Moment, i64, usize)>> = BTreeMap::new();
+    let mut appended: BTreeMap<String, Told> = BTreeMap::new();
+    let mut updated: BTreeMap<(String, i64), Told> = BTreeMap::new();
     for operation in &history.operations {
         let (Outcome::Answered(answer), Some(returned)) = (&operation.outcome, operation.returned) else { continue };
         let session_id = operation.request["session_id"].as_str().unwrap_or_default().to_owned();
@@ -47,13 +50,7 @@ pub fn check(history: &History, replay: &Replay) -> Findings {
     findings
 }
 
-fn later(
-    findings: &mut Findings,
-    told: &mut Vec<(Moment, i64, usize)>,
-    operation: &Operation,
-    returned: Moment,
-    at_ms: i64,
-) {
+fn later(findings: &mut Findings, told: &mut Told, operation: &Operation, returned: Moment, at_ms: i64) {
     // Those that had ended when this one began.
     let newest = told.iter().filter(|(ended, ..)| *ended < operation.called).max_by_key(|(_, at_ms, _)| *at_ms);
     if let Some((_, before, by)) = newest {

@@ -5,7 +5,6 @@
 //! every door (`FUZZ_CASES` inputs per law).
 
 mod fuzz;
-// The oracles of the simulation, which brings its own runner: their examples run here.
 #[allow(dead_code, reason = "the simulation uses the rest")]
 #[path = "../../simulation/history.rs"]
 mod history;
@@ -14,6 +13,7 @@ mod model;
 #[allow(dead_code, reason = "the simulation uses the rest")]
 #[path = "../../simulation/oracle/mod.rs"]
 mod oracle;
+mod oracles;
 mod paths;
 mod sequences;
 mod workshop;

@@ -1,5 +1,5 @@
 //! The oracles on histories made by hand: an honest one that satisfies all of them, and for each law at least one that does
-//! not. The simulation brings its own runner, so these run with `cargo test --test laws`.
+//! not. They stand here because the simulation brings its own runner.
 
 use serde_json::{Value, json};
 use session_manager::machine::ids::RequestId;
@@ -10,11 +10,11 @@ use session_manager::requests::Done;
 use session_manager::storage::log::command::Order;
 use session_manager::storage::log::record::{Entry, LogId, Payload};
 
-use super::judge;
-use super::replay::{Asked, State, asked, response};
 use crate::history::{
     Applied, Delivery, History, Life, LifeEvent, Moment, Operation, Outcome, Place, Sample, Subscription,
 };
+use crate::oracle::judge;
+use crate::oracle::replay::{Asked, State, asked, response};
 
 const NODES: [u64; 3] = [1, 2, 3];
 
@@ -49,7 +49,7 @@ impl Story {
     fn commit(&mut self, payload: Payload) -> Option<session_manager::machine::Outcome> {
         let index = self.history.log().len() as u64;
         let outcome = match &payload {
-            Payload::Command(order) => Some(self.state.apply(order.stamped()).unwrap()),
+            Payload::Command(order) => Some(self.state.commit(index, order.stamped()).unwrap().0),
             Payload::Blank | Payload::Membership(_) => None,
         };
         let changes = outcome.as_ref().map_or(&[][..], |outcome| &outcome.changes);
@@ -97,7 +97,7 @@ impl Story {
                 self.commit(order).expect("a command").answer.map(Done::Answered)
             }
             Asked::Question(question) => self.state.ask(&question).unwrap().map(Done::Found),
-            Asked::Malformed(_) | Asked::Operational => unreachable!("not in these stories"),
+            Asked::Malformed | Asked::Operational => unreachable!("not in these stories"),
         };
         operation.outcome = match answer {
             Ok(done) => Outcome::Answered(response(function, done)),
@@ -144,7 +144,7 @@ impl Story {
     fn command_of(&mut self, id: usize) -> Command {
         match asked(self.operation(id)).0 {
             Asked::Mutation(command) => command,
-            Asked::Question(_) | Asked::Malformed(_) | Asked::Operational => panic!("no mutation"),
+            Asked::Question(_) | Asked::Malformed | Asked::Operational => panic!("no mutation"),
         }
     }
 
