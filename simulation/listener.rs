@@ -61,14 +61,16 @@ impl Listener {
         let shaken = tokio_tungstenite::client_async("ws://simulation/", stream).await;
         let (mut socket, _) = shaken.map_err(|error| error.to_string())?;
         expect(&mut socket, "workerregistered").await?;
-        send(&mut socket, json!({ "type": "registerfunction", "id": "listener::hear" })).await?;
+        // A function's name belongs to whoever registered it last: each listener has one of its own.
+        let hear = format!("listener::hear-{}", self.id);
+        send(&mut socket, json!({ "type": "registerfunction", "id": hear })).await?;
         let metadata = match &self.after {
             Some((position, _)) => json!({ "session-manager": { "after": position } }),
             None => json!({}),
         };
         let binding = json!({
             "type": "registertrigger", "id": format!("listener-{}", self.id), "trigger_type": "session::store::events",
-            "function_id": "listener::hear", "config": {}, "metadata": metadata,
+            "function_id": hear, "config": {}, "metadata": metadata,
         });
         send(&mut socket, binding).await?;
         // What the binding missed may come before the answer to it.

@@ -1,6 +1,6 @@
-//! The law of progress: after everything was mended, every node runs, answers, and comes to where the others are.
+//! The law of progress: after everything was mended, every voter runs, answers, and comes to where the others are.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use super::Findings;
 use crate::history::{History, LifeEvent, Outcome, Sample};
@@ -8,9 +8,7 @@ use crate::history::{History, LifeEvent, Outcome, Sample};
 pub fn check(history: &History) -> Findings {
     let mut findings = Findings::of("progress");
     let Some(healed) = history.healed else { return findings };
-    let started = history.lives.iter().filter(|life| life.what == LifeEvent::Started);
-    let nodes: BTreeSet<u64> = started.map(|life| life.node).collect();
-    for node in &nodes {
+    for node in &history.voters {
         let last =
             history.lives.iter().rev().find(|life| life.node == *node && !matches!(life.what, LifeEvent::Leads(_)));
         if let Some(life) = last
@@ -27,7 +25,9 @@ pub fn check(history: &History) -> Findings {
     }
     if let Some(rested) = history.rested {
         let mut last: BTreeMap<u64, &Sample> = BTreeMap::new();
-        for sample in history.samples.iter().filter(|sample| sample.at > rested) {
+        for sample in
+            history.samples.iter().filter(|sample| sample.at > rested && history.voters.contains(&sample.node))
+        {
             last.insert(sample.node, sample);
         }
         let furthest = last.values().map(|sample| sample.applied.index).max();

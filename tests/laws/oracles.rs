@@ -28,7 +28,8 @@ struct Story {
 
 impl Story {
     fn new() -> Story {
-        let mut story = Story { history: History::default(), state: State::default(), hash: 0, order: 0 };
+        let history = History { voters: NODES.into(), ..History::default() };
+        let mut story = Story { history, state: State::default(), hash: 0, order: 0 };
         for node in NODES {
             let at = story.moment();
             story.history.lives.push(Life { at, node, boot: 1, what: LifeEvent::Started });
