@@ -232,9 +232,9 @@ pub enum Asked {
 pub fn asked(operation: &Operation) -> (Asked, &'static Function) {
     let function = find(operation.function, true).expect("the workload calls functions there are");
     let asked = match (function.decide)(&operation.request.to_string(), &LIMITS) {
-        Ok(Decision::Propose(command)) => Asked::Mutation(command),
+        Ok(Decision::Propose(command) | Decision::ProposeOnce { command, .. }) => Asked::Mutation(command),
         Ok(Decision::Ask(question)) => Asked::Question(question),
-        Ok(Decision::ConfigStatus | Decision::ReloadConfig) => Asked::Operational,
+        Ok(Decision::ConfigStatus | Decision::ReloadConfig | Decision::Introduce { .. }) => Asked::Operational,
         Err(_) => Asked::Malformed,
     };
     (asked, function)
