@@ -57,6 +57,12 @@ pub struct Config {
     /// What may wait for all clients together.
     #[schemars(range(min = 1_048_576, max = 17_179_869_184_u64))]
     pub outbound_total_bytes: usize,
+    /// How much of the change feed is kept for subscribers that come back. In a cluster the leader's setting counts.
+    #[schemars(range(min = 1_048_576, max = 68_719_476_736_u64))]
+    pub feed_retention_bytes: u64,
+    /// How long the change feed is kept, however little it is.
+    #[schemars(range(min = 60, max = 315_360_000))]
+    pub feed_retention_secs: u64,
     /// How long a call may take when its door sets no deadline of its own.
     #[schemars(range(min = 100, max = 600_000))]
     pub call_timeout_ms: u64,
@@ -115,6 +121,8 @@ impl Default for Config {
             max_message_bytes: 64 << 20,
             outbound_queue_bytes: 32 << 20,
             outbound_total_bytes: 512 << 20,
+            feed_retention_bytes: 128 << 20,
+            feed_retention_secs: 7 * 24 * 3600,
             call_timeout_ms: 30_000,
         }
     }

@@ -22,6 +22,7 @@ use self::running::{Data, OpenDoor, Signals};
 use crate::config::{AdapterConfig, BridgeConfig, Config, ConfigError, Consistency, shown};
 use crate::events::current::CurrentFeed;
 use crate::events::deliver::{Feed, FeedSettings};
+use crate::events::history::History;
 use crate::events::position::ClusterTag;
 use crate::machine::ids::Position;
 use crate::proposal::Adapter;
@@ -30,6 +31,7 @@ use crate::proposal::bridge::{Address, BridgeAdapter, BridgeSettings};
 use crate::proposal::local::LocalAdapter;
 use crate::proposal::mint::{Mint, SystemMint};
 use crate::proposal::raft::{RaftAdapter, RaftSettings};
+use crate::proposal::retention::{Keeper, Retention};
 use crate::replication::replica::Replica;
 use crate::requests::store::about::Introduction;
 use crate::sockets::{RealSockets, Sockets};
@@ -41,6 +43,9 @@ use crate::surface::calls::{Calls, Introduce, Runtime};
 use crate::surface::http::{Health, HealthCheck};
 use crate::surface::worker::control::Control;
 use crate::surface::worker::serving::Attachment;
+
+/// The fs adapter keeps its feed in memory, whatever the setting says.
+const FEED_IN_MEMORY_BYTES_MAX: u64 = 16 << 20;
 
 /// What a node is started with.
 pub struct NodeSettings {
@@ -381,7 +386,10 @@ async fn open_raft(config: &Config, ground: &Ground, data_dir: &Path) -> Result<
     } else {
         RaftAdapter::open(settings, ground.mint.clone(), feed.clone()).await
     };
-    Ok((OpenStore::Raft(Arc::new(adapter.map_err(|error| why(&error, data_dir))?)), feed))
+    let adapter = Arc::new(adapter.map_err(|error| why(&error, data_dir))?);
+    let history: Arc<dyn History> = adapter.clone();
+    feed.reads_from(&history);
+    Ok((OpenStore::Raft(adapter), feed))
 }
 
 async fn open_bridge(config: &BridgeConfig, instance: &str) -> Result<(OpenStore, Arc<Feed>), String> {
@@ -408,7 +416,30 @@ async fn open_fs(data_dir: PathBuf) -> Result<(OpenStore, Arc<Feed>), String> {
     let sink = feed.clone();
     let open = move || LocalAdapter::open_jsonl(&data_dir, Arc::new(SystemMint::default()), sink);
     let opened = tokio::task::spawn_blocking(open).await.map_err(|error| error.to_string())?;
-    Ok((OpenStore::Fs(Arc::new(opened.map_err(|error| error.to_string())?)), feed))
+    let adapter = Arc::new(opened.map_err(|error| error.to_string())?);
+    let history: Arc<dyn History> = adapter.clone();
+    feed.reads_from(&history);
+    Ok((OpenStore::Fs(adapter), feed))
+}
+
+/// Who keeps the feed within its bounds; nobody where it is kept elsewhere.
+fn keeper(config: &Config, store: &OpenStore, ground: &Ground) -> Option<Keeper> {
+    let mut retention =
+        Retention { bytes_max: config.feed_retention_bytes, age_max: Duration::from_secs(config.feed_retention_secs) };
+    let mint = ground.mint.clone();
+    match store {
+        OpenStore::Raft(adapter) => {
+            let raft = adapter.replica().raft().clone();
+            let leads = Box::new(move || raft.is_leader());
+            Some(Keeper { adapter: adapter.clone(), history: adapter.clone(), leads, mint, retention })
+        }
+        OpenStore::Bridge(_) => None,
+        OpenStore::Fs(adapter) => {
+            retention.bytes_max = retention.bytes_max.min(FEED_IN_MEMORY_BYTES_MAX);
+            let leads = Box::new(|| true);
+            Some(Keeper { adapter: adapter.clone(), history: adapter.clone(), leads, mint, retention })
+        }
+    }
 }
 
 fn feed_of(cluster: &str) -> Arc<Feed> {

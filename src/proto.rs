@@ -24,6 +24,13 @@ pub mod peer {
     }
 }
 
+pub mod watch {
+    pub use v1::*;
+    pub mod v1 {
+        tonic::include_proto!("session_manager.watch.v1");
+    }
+}
+
 pub mod admin {
     pub use v1::*;
     pub mod v1 {

@@ -1,31 +1,37 @@
-//! Owns: `session-manager tail`. Binds to every event type of a running node and prints what arrives.
+//! Owns: `session-manager tail`. Watches the events of a running node and prints what arrives; when the connection breaks
+//! it goes on after the last one it printed.
 
 use std::io::Write;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::Args;
-use iii_sdk::protocol::RegisterTriggerInput;
-use iii_sdk::{Error, IIIClient, RegisterFunction};
 use serde_json::{Value, json};
-use tokio::sync::mpsc;
-use uuid::Uuid;
+use tonic::transport::{Channel, Endpoint};
+use tonic::{Code, Status};
 
-use super::connect::{NodeUrl, connect};
+use super::connect::NodeUrl;
 use super::{EXIT_UNUSABLE, client_runtime, fail};
-use crate::machine::event::EventKind;
-use crate::observe::{LogFormat, start_logging};
+use crate::proto::watch::events_client::EventsClient;
+use crate::proto::watch::watch_response::What;
+use crate::proto::watch::{Event, WatchRequest};
 
 const EXAMPLES: &str = "\
 Examples:
   session-manager tail
-  session-manager tail --session s_0199...
+  session-manager tail --session s_0199... --type message-added
+  session-manager tail --from oldest                  what is kept, then what happens
+  session-manager tail --from 3f0c….0.4711.0          what came after that event, then what happens
   session-manager tail | jq -r 'select(.type == \"session::message-added\") | .payload.message.content[].text'
 
-Prints one JSON line per event: type, position, seq, payload. When the connection breaks it reconnects and goes on
-with the events from then on. Ctrl-C ends it.";
+Prints one JSON line per event: type, position, seq, payload. When the connection breaks it reconnects and goes on after
+the last event it printed. Ctrl-C ends it.";
 
-/// Lines that may wait for a slow terminal before further ones are dropped with a word on stderr.
-const LINES_MAX: usize = 65_536;
+/// A node that restarts is back within seconds.
+const AGAIN_AFTER: Duration = Duration::from_millis(500);
+const CONNECT_MAX: Duration = Duration::from_secs(5);
+/// A node that is gone without a word is found out by this.
+const KEEP_ALIVE: Duration = Duration::from_secs(20);
 
 /// Print the events of a running node as they happen
 #[derive(Debug, Args)]
@@ -35,88 +41,110 @@ pub struct TailArgs {
     #[arg(long, value_name = "ID")]
     session: Option<String>,
 
+    /// Only events of this type, such as message-added; may be given several times
+    #[arg(long = "type", value_name = "TYPE")]
+    types: Vec<String>,
+
+    /// Begin after the event at this position, as `position` names it, or with `oldest`
+    #[arg(long, value_name = "POSITION")]
+    from: Option<String>,
+
     #[command(flatten)]
     node: NodeUrl,
-
-    /// What to log on stderr, as in `debug`
-    #[arg(long, env = "RUST_LOG", default_value = "error")]
-    log_level: String,
 }
 
 pub fn run(args: TailArgs) -> ExitCode {
-    if let Err(error) = start_logging(LogFormat::Text, &args.log_level) {
-        return fail(EXIT_UNUSABLE, error);
-    }
     let runtime = match client_runtime() {
         Ok(runtime) => runtime,
         Err(error) => return fail(EXIT_UNUSABLE, error),
     };
     runtime.block_on(async {
-        let client = match connect(&args.node.url).await {
-            Ok(client) => client,
-            Err(why) => return fail(EXIT_UNUSABLE, why),
-        };
-        let (lines, arrived) = mpsc::channel(LINES_MAX);
-        for kind in EventKind::ALL {
-            if let Err(error) = bind(&client, kind, args.session.as_deref(), lines.clone()) {
-                return fail(EXIT_UNUSABLE, format!("binding to {}: {error}", kind.trigger_type()));
-            }
-        }
         tokio::select! {
-            () = print_lines(arrived) => {}
-            _ = tokio::signal::ctrl_c() => {}
+            ended = follow(args) => ended.map_or_else(|why| fail(EXIT_UNUSABLE, why), |()| ExitCode::SUCCESS),
+            _ = tokio::signal::ctrl_c() => ExitCode::SUCCESS,
         }
-        client.shutdown_async().await;
-        ExitCode::SUCCESS
     })
 }
 
-/// One function per type, since a payload does not name its own type.
-fn bind(client: &IIIClient, kind: EventKind, session: Option<&str>, lines: mpsc::Sender<String>) -> Result<(), Error> {
-    let function_id = format!("tail::{}::{}", Uuid::new_v4().simple(), kind.trigger_type());
-    let wanted = session.map(str::to_owned);
-    let show = move |payload: Value, sidecar: Option<Value>| {
-        // A session cannot be named before it exists, so `created` has no such filter on the bus.
-        if wanted.as_deref().is_none_or(|wanted| payload["session_id"] == wanted)
-            && lines.try_send(line(kind, payload, sidecar)).is_err()
-        {
-            eprintln!("session-manager: the output is too slow, an event was not printed");
-        }
-        async { Ok::<Value, Error>(Value::Null) }
+/// Follows the feed until nobody reads the output any more. `Err`: it cannot, in words.
+async fn follow(args: TailArgs) -> Result<(), String> {
+    let url = &args.node.url;
+    let mut client = EventsClient::new(channel(url)?).max_decoding_message_size(usize::MAX);
+    let mut request = WatchRequest {
+        session_id: args.session.unwrap_or_default(),
+        types: args.types,
+        after: args.from.unwrap_or_default(),
+        ..WatchRequest::default()
     };
-    client.register_function(&function_id, RegisterFunction::new_async(show));
-    let mut config = serde_json::Map::new();
-    if let (Some(session), true) = (session, kind != EventKind::Created) {
-        config.insert("session_id".to_owned(), json!(session));
-    }
-    register(client, RegisterTriggerInput::new(kind.trigger_type(), function_id, Value::Object(config)))
-}
-
-/// The SDK prefers `observe` since 0.25, which a bus without `observe.v1` does not offer.
-#[allow(deprecated)]
-fn register(client: &IIIClient, binding: RegisterTriggerInput) -> Result<(), Error> {
-    client.register_trigger(binding).map(|_| ())
-}
-
-fn line(kind: EventKind, payload: Value, sidecar: Option<Value>) -> String {
-    let place = sidecar.as_ref().and_then(|sidecar| sidecar.get("session-manager"));
-    json!({
-        "type": kind.trigger_type(),
-        "position": place.and_then(|place| place.get("position")),
-        "seq": place.and_then(|place| place.get("seq")),
-        "payload": payload,
-    })
-    .to_string()
-}
-
-/// Ends when nobody reads any more, as `tail | head` does.
-async fn print_lines(mut arrived: mpsc::Receiver<String>) {
-    while let Some(line) = arrived.recv().await {
-        let mut out = std::io::stdout().lock();
-        if writeln!(out, "{line}").and_then(|()| out.flush()).is_err() {
-            return;
+    let mut connected = false;
+    loop {
+        match watch(&mut client, &mut request, &mut connected).await {
+            Ok(()) => return Ok(()),
+            Err(status) if matches!(status.code(), Code::InvalidArgument | Code::OutOfRange) => {
+                return Err(status.message().to_owned());
+            }
+            Err(status) if status.code() == Code::Unimplemented => {
+                return Err(format!("{url} has no feed to watch: give the address of a session-manager node"));
+            }
+            Err(status) if !connected => {
+                return Err(format!("cannot reach {url}: {}; is a node running there?", status.message()));
+            }
+            Err(_) => tokio::time::sleep(AGAIN_AFTER).await,
         }
     }
+}
+
+/// One connection. `Ok`: nobody reads the output any more.
+async fn watch(
+    client: &mut EventsClient<Channel>,
+    request: &mut WatchRequest,
+    connected: &mut bool,
+) -> Result<(), Status> {
+    let mut responses = client.watch(request.clone()).await?.into_inner();
+    *connected = true;
+    while let Some(response) = responses.message().await? {
+        match response.what {
+            Some(What::Event(event)) => {
+                request.after.clone_from(&event.position);
+                if !print(&line(event)) {
+                    return Ok(());
+                }
+            }
+            Some(What::Begun(place) | What::Progress(place)) => request.after = place.position,
+            Some(What::Lagged(_)) => {
+                eprintln!("session-manager: the output is slow; updates that were replaced meanwhile are left out");
+            }
+            Some(What::Compacted(place)) => {
+                eprintln!(
+                    "session-manager: events were dropped before they could be printed; on after {}",
+                    place.position
+                );
+            }
+            None => {}
+        }
+    }
+    Err(Status::unavailable("the node ended the stream"))
+}
+
+/// The node's port speaks gRPC beside the bus, so the bus's address will do.
+fn channel(url: &str) -> Result<Channel, String> {
+    let address = url.strip_prefix("ws://").or_else(|| url.strip_prefix("http://"));
+    let address = address.ok_or_else(|| format!("{url}: the URL must begin with ws:// or http://"))?;
+    let host = address.split('/').next().unwrap_or(address);
+    let endpoint = Endpoint::from_shared(format!("http://{host}")).map_err(|error| format!("{url}: {error}"))?;
+    let endpoint = endpoint.connect_timeout(CONNECT_MAX).http2_keep_alive_interval(KEEP_ALIVE);
+    Ok(endpoint.keep_alive_while_idle(true).connect_lazy())
+}
+
+fn line(event: Event) -> String {
+    let payload: Value = serde_json::from_str(&event.payload).unwrap_or(Value::Null);
+    json!({ "type": event.r#type, "position": event.position, "seq": event.seq, "payload": payload }).to_string()
+}
+
+/// False when nobody reads any more, as with `tail | head`.
+fn print(line: &str) -> bool {
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "{line}").and_then(|()| out.flush()).is_ok()
 }
 
 #[cfg(test)]
@@ -125,9 +153,21 @@ mod tests {
 
     #[test]
     fn a_line_carries_the_place_of_its_event() {
-        let sidecar = json!({"session-manager": {"position": "0-7-0", "seq": 3}});
-        let line: Value =
-            serde_json::from_str(&line(EventKind::Created, json!({"a": 1}), Some(sidecar))).expect("JSON");
-        assert_eq!(line, json!({"type": "session::created", "position": "0-7-0", "seq": 3, "payload": {"a": 1}}));
+        let event = Event {
+            position: "c.0.7.0".to_owned(),
+            seq: 3,
+            r#type: "session::created".to_owned(),
+            payload: "{\"a\":1}".to_owned(),
+        };
+        let line: Value = serde_json::from_str(&line(event)).expect("JSON");
+        assert_eq!(line, json!({"type": "session::created", "position": "c.0.7.0", "seq": 3, "payload": {"a": 1}}));
+    }
+
+    #[tokio::test]
+    async fn the_address_of_the_bus_will_do_and_nonsense_will_not() {
+        assert!(channel("ws://127.0.0.1:49134").is_ok() && channel("http://localhost:1/x").is_ok());
+        for url in ["", "127.0.0.1:1", "wss://x"] {
+            assert!(channel(url).is_err(), "{url}");
+        }
     }
 }

@@ -72,7 +72,7 @@ fn cluster(config: &Config) -> Result<(), ConfigError> {
     Ok(())
 }
 
-fn numbers(config: &Config) -> [Bound; 7] {
+fn numbers(config: &Config) -> [Bound; 9] {
     [
         Bound {
             key: "default_list_limit",
@@ -115,6 +115,20 @@ fn numbers(config: &Config) -> [Bound; 7] {
             min: 1 << 20,
             max: 16 << 30,
             why: "the memory that slow clients may take together",
+        },
+        Bound {
+            key: "feed_retention_bytes",
+            value: config.feed_retention_bytes,
+            min: 1 << 20,
+            max: 64 << 30,
+            why: "a line is about a hundred bytes: less than 1 MiB is gone in a moment, more than 64 GiB is a log",
+        },
+        Bound {
+            key: "feed_retention_secs",
+            value: config.feed_retention_secs,
+            min: 60,
+            max: 10 * 365 * 24 * 3600,
+            why: "a client that reconnects takes some seconds, and ten years are for ever",
         },
         Bound {
             key: "call_timeout_ms",

@@ -1,8 +1,10 @@
-//! Owns: the table of bindings, indexed so that an event looks only at bindings of its kind and session.
+//! Owns: the table of bindings, indexed so that an event looks only at bindings of its kind and session, and by
+//! subscriber, with how far each has come.
 //! Never: delivery, the wire.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::deliver::AttachPoint;
 use super::filter::{Filter, Wanted};
@@ -17,6 +19,7 @@ pub struct BindingKey {
 }
 
 /// One subscription: where matching events go and what rides along.
+#[derive(Clone)]
 pub struct Binding {
     pub key: BindingKey,
     pub function_id: Arc<str>,
@@ -28,10 +31,44 @@ pub struct Binding {
     pub to: Arc<dyn AttachPoint>,
 }
 
-/// A binding with the moment it became live: events published earlier are none of its business.
-struct Row {
-    binding: Arc<Binding>,
-    live_from: u64,
+/// A binding in the table.
+pub struct Bound {
+    pub binding: Binding,
+    place: Mutex<BoundPlace>,
+    standing: Arc<Standing>,
+}
+
+/// How far a binding has come.
+#[derive(Clone, Copy)]
+struct BoundPlace {
+    /// What happens up to here is none of its business, or was handed to it from the kept feed. What is published is
+    /// published once, so nothing else is needed to hand it over once, in whatever order it comes.
+    floor: Option<Position>,
+    /// The last event that was handed to it, or the floor.
+    seen: Option<Position>,
+}
+
+/// Whether a subscriber takes events as they happen. One that is behind is served from the kept feed instead.
+#[derive(Default)]
+struct Standing {
+    behind: AtomicBool,
+}
+
+/// A subscriber: everything bound under one number.
+#[derive(Default)]
+pub struct Owner {
+    pub bounds: BTreeMap<Arc<str>, Arc<Bound>>,
+    standing: Arc<Standing>,
+    /// While it is behind: everything up to here was handed to it.
+    pub cursor: Option<Position>,
+    /// Rises whenever the cursor is set back, so that a reader under way notices.
+    pub turn: u64,
+    /// Whether somebody reads the feed for it.
+    pub read_for: bool,
+    /// Whether it was too slow and has not been told yet.
+    pub lagged: bool,
+    /// Events it can never get, and it has not been told yet: all after this one are kept.
+    pub compacted: Option<Position>,
 }
 
 /// Rows that share a list are kept in the order they were registered.
@@ -44,139 +81,181 @@ enum List {
 
 #[derive(Default)]
 pub struct Bindings {
-    lists: BTreeMap<List, Vec<Row>>,
-    places: HashMap<BindingKey, List>,
+    lists: BTreeMap<List, Vec<Arc<Bound>>>,
+    owners: HashMap<u64, Owner>,
+    count: usize,
+}
+
+impl Bound {
+    fn place(&self) -> MutexGuard<'_, BoundPlace> {
+        self.place.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn seen(&self) -> Option<Position> {
+        self.place().seen
+    }
+
+    /// Nothing up to here will be read for it again. Never goes back.
+    pub fn see(&self, position: Position) {
+        let mut place = self.place();
+        place.seen = place.seen.max(Some(position));
+    }
+
+    /// Everything up to here was read for it.
+    fn joins(&self, position: Position) {
+        self.see(position);
+        let mut place = self.place();
+        place.floor = place.floor.max(Some(position));
+    }
+
+    /// True for an event of the kept feed that it was not handed and wants.
+    pub fn wants(&self, event: &Event, position: Position) -> bool {
+        self.seen().is_none_or(|seen| position > seen) && self.binding.filter.matches(event)
+    }
+
+    /// True for an event that happens now and that it wants.
+    fn wants_now(&self, event: &Event, position: Position) -> bool {
+        self.place().floor.is_none_or(|floor| position > floor) && self.binding.filter.matches(event)
+    }
+}
+
+impl Owner {
+    pub fn is_behind(&self) -> bool {
+        self.standing.behind.load(Ordering::Relaxed)
+    }
+
+    /// From now on the feed is read for it, after this position.
+    pub fn fall_behind(&mut self, cursor: Position) {
+        self.standing.behind.store(true, Ordering::Relaxed);
+        self.cursor = Some(cursor);
+        self.turn += 1;
+    }
+
+    /// From now on it takes events as they happen again.
+    pub fn catch_up(&mut self) {
+        if let Some(cursor) = self.cursor.take() {
+            self.bounds.values().for_each(|bound| bound.joins(cursor));
+        }
+        self.standing.behind.store(false, Ordering::Relaxed);
+        self.read_for = false;
+    }
 }
 
 impl Bindings {
-    /// Adds a binding, in place of an older one under the same key.
-    pub fn insert(&mut self, binding: Arc<Binding>, live_from: u64) {
+    /// Adds a binding that has seen everything up to `seen`, in place of an older one under the same key.
+    pub fn insert(&mut self, binding: Binding, seen: Option<Position>) {
         self.remove(&binding.key);
-        let list = List::of(&binding.filter);
-        self.places.insert(binding.key.clone(), list.clone());
-        self.lists.entry(list).or_default().push(Row { binding, live_from });
+        let owner = self.owners.entry(binding.key.owner).or_default();
+        let bound = Arc::new(Bound {
+            place: Mutex::new(BoundPlace { floor: seen, seen }),
+            standing: owner.standing.clone(),
+            binding,
+        });
+        owner.bounds.insert(bound.binding.key.id.clone(), bound.clone());
+        for list in List::of(&bound.binding.filter) {
+            self.lists.entry(list).or_default().push(bound.clone());
+        }
+        self.count += 1;
     }
 
-    pub fn remove(&mut self, key: &BindingKey) -> bool {
-        let Some(list) = self.places.remove(key) else { return false };
-        self.retain(&list, |row| row.binding.key != *key);
-        true
+    /// Removes a binding. Its subscriber stays known: it may bind again, and goes on from where it stands.
+    pub fn remove(&mut self, key: &BindingKey) -> Option<Arc<Bound>> {
+        let bound = self.owners.get_mut(&key.owner)?.bounds.remove(&key.id)?;
+        self.unlist(&bound);
+        Some(bound)
     }
 
-    pub fn contains(&self, key: &BindingKey) -> bool {
-        self.places.contains_key(key)
+    pub fn get(&self, key: &BindingKey) -> Option<&Arc<Bound>> {
+        self.owners.get(&key.owner)?.bounds.get(&key.id)
     }
 
     /// Removes all bindings of a subscriber that is gone.
-    pub fn remove_owner(&mut self, owner: u64) {
-        let lists = &mut self.lists;
-        self.places.retain(|key, list| {
-            if key.owner != owner {
-                return true;
-            }
-            if let Some(rows) = lists.get_mut(list) {
-                rows.retain(|row| row.binding.key.owner != owner);
-                if rows.is_empty() {
-                    lists.remove(list);
-                }
-            }
-            false
-        });
+    pub fn remove_owner(&mut self, owner: u64) -> Option<Owner> {
+        let owner = self.owners.remove(&owner)?;
+        for bound in owner.bounds.values() {
+            self.unlist(bound);
+        }
+        Some(owner)
     }
 
-    /// Gives the bindings of one subscriber to another, which took over its identity.
-    pub fn change_owner(&mut self, from: u64, to: u64) {
-        let moved: Vec<BindingKey> = self.places.keys().filter(|key| key.owner == from).cloned().collect();
-        for key in moved {
-            let Some(list) = self.places.remove(&key) else { continue };
-            let new_key = BindingKey { owner: to, id: key.id.clone() };
-            let rows = self.lists.get_mut(&list).into_iter().flatten();
-            for row in rows.filter(|row| row.binding.key == key) {
-                let old = &row.binding;
-                row.binding = Arc::new(Binding {
-                    key: new_key.clone(),
-                    function_id: old.function_id.clone(),
-                    filter: old.filter.clone(),
-                    sidecar_fields: old.sidecar_fields.clone(),
-                    after: old.after,
-                    to: old.to.clone(),
-                });
+    fn unlist(&mut self, bound: &Arc<Bound>) {
+        self.count -= 1;
+        for list in List::of(&bound.binding.filter) {
+            if let Some(rows) = self.lists.get_mut(&list) {
+                rows.retain(|row| !Arc::ptr_eq(row, bound));
+                if rows.is_empty() {
+                    self.lists.remove(&list);
+                }
             }
-            self.places.insert(new_key, list);
         }
     }
 
-    /// Takes out everything, in the order of its lists.
-    pub fn take_all(&mut self) -> Vec<Arc<Binding>> {
-        self.places.clear();
-        std::mem::take(&mut self.lists).into_values().flatten().map(|row| row.binding).collect()
+    /// Takes everything out.
+    pub fn take_all(&mut self) -> Vec<Arc<Bound>> {
+        self.lists.clear();
+        self.count = 0;
+        std::mem::take(&mut self.owners).into_values().flat_map(|owner| owner.bounds.into_values()).collect()
     }
 
-    /// Calls `visit` for every binding that wants this event. `ticket` is the event's place in the order of publishing.
-    pub fn each_match(&self, event: &Event, position: Position, ticket: u64, mut visit: impl FnMut(&Binding)) {
+    pub fn owner(&mut self, owner: u64) -> Option<&mut Owner> {
+        self.owners.get_mut(&owner)
+    }
+
+    pub fn owners(&mut self) -> impl Iterator<Item = (u64, &mut Owner)> {
+        self.owners.iter_mut().map(|(number, owner)| (*number, owner))
+    }
+
+    /// Calls `visit` for every binding that wants this event and takes events as they happen.
+    pub fn each_match(&self, event: &Event, position: Position, mut visit: impl FnMut(&Arc<Bound>)) {
         let kind = event.kind();
         for list in [List::Session(kind, event.session_id.clone()), List::Kind(kind), List::Everything] {
-            for row in self.lists.get(&list).into_iter().flatten() {
-                let live = ticket >= row.live_from && row.binding.is_past(position);
-                if live && row.binding.filter.matches(event) {
-                    visit(&row.binding);
+            for bound in self.lists.get(&list).into_iter().flatten() {
+                if !bound.standing.behind.load(Ordering::Relaxed) && bound.wants_now(event, position) {
+                    visit(bound);
                 }
             }
+        }
+    }
+
+    /// Calls `visit` for every binding whose filter an event passes, however far it has come.
+    pub fn each_wanting(&self, event: &Event, mut visit: impl FnMut(&Arc<Bound>)) {
+        let kind = event.kind();
+        for list in [List::Session(kind, event.session_id.clone()), List::Kind(kind), List::Everything] {
+            let wanting = self.lists.get(&list).into_iter().flatten();
+            wanting.filter(|bound| bound.binding.filter.matches(event)).for_each(&mut visit);
         }
     }
 
     pub fn len(&self) -> usize {
-        self.places.len()
+        self.count
     }
 
     pub fn is_empty(&self) -> bool {
-        self.places.is_empty()
-    }
-
-    fn retain(&mut self, list: &List, keep: impl Fn(&Row) -> bool) {
-        if let Some(rows) = self.lists.get_mut(list) {
-            rows.retain(keep);
-            if rows.is_empty() {
-                self.lists.remove(list);
-            }
-        }
-    }
-}
-
-impl Binding {
-    /// The same subscription in a feed whose positions are others.
-    pub fn anew(&self) -> Binding {
-        Binding {
-            key: self.key.clone(),
-            function_id: self.function_id.clone(),
-            filter: self.filter.clone(),
-            sidecar_fields: self.sidecar_fields.clone(),
-            after: None,
-            to: self.to.clone(),
-        }
-    }
-
-    /// False for events the subscriber has seen, by its own word. Positions compare within one group only.
-    pub fn is_past(&self, position: Position) -> bool {
-        self.after.is_none_or(|after| after.group != position.group || position > after)
+        self.count == 0
     }
 }
 
 impl List {
-    fn of(filter: &Filter) -> List {
-        match (filter.wanted, &filter.session_id) {
-            (Wanted::Everything, _) => List::Everything,
-            (Wanted::Kind(kind), Some(session_id)) => List::Session(kind, session_id.clone()),
-            (Wanted::Kind(kind), None) => List::Kind(kind),
+    /// The lists a binding stands in. An event looks at one list per filter it could match, so it finds a binding once.
+    fn of(filter: &Filter) -> Vec<List> {
+        let of_kind = |kind| match &filter.session_id {
+            Some(session_id) => List::Session(kind, session_id.clone()),
+            None => List::Kind(kind),
+        };
+        match filter.wanted {
+            Wanted::Everything => vec![List::Everything],
+            Wanted::Kind(kind) => vec![of_kind(kind)],
+            Wanted::Kinds(kinds) => kinds.iter().map(of_kind).collect(),
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use futures::future::BoxFuture;
     use serde_json::{Value, json};
 
-    use super::super::deliver::Delivery;
+    use super::super::deliver::{Delivery, Handed};
     use super::*;
     use crate::machine::event::Happened;
     use crate::machine::json::Json;
@@ -184,18 +263,28 @@ mod tests {
     struct Nowhere;
 
     impl AttachPoint for Nowhere {
-        fn deliver(&self, _: Delivery<'_>) {}
+        fn deliver(&self, _: Delivery<'_>) -> Handed {
+            Handed::Taken
+        }
+
+        fn room(&self, _: &Binding) -> BoxFuture<'static, ()> {
+            Box::pin(std::future::ready(()))
+        }
     }
 
-    fn binding(owner: u64, id: &str, trigger_type: &str, config: Value) -> Arc<Binding> {
-        Arc::new(Binding {
+    fn binding(owner: u64, id: &str, trigger_type: &str, config: Value) -> Binding {
+        Binding {
             key: BindingKey { owner, id: id.into() },
             function_id: "f".into(),
             filter: Filter::parse(trigger_type, &config).unwrap(),
             sidecar_fields: String::new(),
             after: None,
             to: Arc::new(Nowhere),
-        })
+        }
+    }
+
+    fn at(index: u64) -> Position {
+        Position { group: 0, index, ordinal: 0 }
     }
 
     fn matched(bindings: &Bindings, kind: EventKind, session: &str) -> Vec<String> {
@@ -206,19 +295,18 @@ mod tests {
             metadata: None,
         };
         let mut ids = Vec::new();
-        let position = Position { group: 0, index: 1, ordinal: 0 };
-        bindings.each_match(&event, position, 5, |binding| ids.push(binding.key.id.to_string()));
+        bindings.each_match(&event, at(5), |bound| ids.push(bound.binding.key.id.to_string()));
         ids
     }
 
     #[test]
     fn every_matching_binding_is_found_once_whatever_list_it_stands_in() {
         let mut bindings = Bindings::default();
-        bindings.insert(binding(1, "one", "session::deleted", json!({"session_id": "s"})), 0);
-        bindings.insert(binding(1, "all", "session::deleted", json!({})), 0);
-        bindings.insert(binding(2, "store", "session::store::events", json!(null)), 0);
-        bindings.insert(binding(2, "other", "session::created", json!(null)), 0);
-        bindings.insert(binding(2, "later", "session::deleted", json!({})), 6);
+        bindings.insert(binding(1, "one", "session::deleted", json!({"session_id": "s"})), None);
+        bindings.insert(binding(1, "all", "session::deleted", json!({})), Some(at(4)));
+        bindings.insert(binding(2, "store", "session::store::events", json!(null)), None);
+        bindings.insert(binding(2, "other", "session::created", json!(null)), None);
+        bindings.insert(binding(2, "later", "session::deleted", json!({})), Some(at(5)));
         assert_eq!(matched(&bindings, EventKind::Deleted, "s"), ["one", "all", "store"]);
         assert_eq!(matched(&bindings, EventKind::Deleted, "t"), ["all", "store"]);
         assert_eq!(matched(&bindings, EventKind::Created, "s"), ["other", "store"]);
@@ -227,23 +315,24 @@ mod tests {
     #[test]
     fn a_binding_registered_again_replaces_itself() {
         let mut bindings = Bindings::default();
-        bindings.insert(binding(1, "b", "session::deleted", json!({})), 0);
-        bindings.insert(binding(1, "b", "session::created", json!({})), 0);
+        bindings.insert(binding(1, "b", "session::deleted", json!({})), None);
+        bindings.insert(binding(1, "b", "session::created", json!({})), None);
         assert_eq!(bindings.len(), 1);
         assert!(matched(&bindings, EventKind::Deleted, "s").is_empty());
         assert_eq!(matched(&bindings, EventKind::Created, "s"), ["b"]);
     }
 
     #[test]
-    fn bindings_follow_their_owner_and_leave_with_it() {
+    fn bindings_leave_with_their_owner_and_rest_while_it_is_behind() {
         let mut bindings = Bindings::default();
-        bindings.insert(binding(1, "a", "session::deleted", json!({})), 0);
-        bindings.insert(binding(2, "b", "session::deleted", json!({"session_id": "s"})), 0);
-        bindings.change_owner(1, 3);
-        assert!(!bindings.remove(&BindingKey { owner: 1, id: "a".into() }));
+        bindings.insert(binding(1, "a", "session::deleted", json!({})), None);
+        bindings.insert(binding(2, "b", "session::deleted", json!({"session_id": "s"})), None);
+        bindings.owner(1).unwrap().fall_behind(at(1));
+        assert_eq!(matched(&bindings, EventKind::Deleted, "s"), ["b"]);
+        bindings.owner(1).unwrap().catch_up();
         bindings.remove_owner(2);
         assert_eq!(matched(&bindings, EventKind::Deleted, "s"), ["a"]);
-        bindings.remove_owner(3);
+        bindings.remove_owner(1);
         assert!(bindings.is_empty() && bindings.lists.is_empty());
     }
 }

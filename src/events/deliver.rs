@@ -1,41 +1,94 @@
-//! Owns: the way from a commit's events to attach points: the queue, and dispatch in order.
-//! May touch: bindings, filters, positions, the ring. Never: a socket. An attach point takes a delivery without waiting.
+//! Owns: the way from a commit's events to attach points: the queue, dispatch in order, and who takes part in it.
+//! May touch: bindings, filters, positions, the ring. Never: a socket. An attach point takes a delivery without waiting;
+//! a subscriber that has no room is left to `resume.rs`, which reads the kept feed for it.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, Weak};
+use std::time::Duration;
 
+use futures::future::BoxFuture;
 use serde_json::Value;
 use tokio::sync::Notify;
+use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use super::bindings::{Binding, BindingKey, Bindings};
+use super::bindings::{Binding, BindingKey, Bindings, Bound};
 use super::filter::Wanted;
+use super::history::{self, History};
 use super::position::ClusterTag;
 use super::ring::{Ring, weight};
 use super::{Committed, EventSink};
-use crate::machine::ids::Position;
+use crate::machine::ids::{FeedPlace, Position};
+
+/// How long a stuck subscriber may hold up those who are told of other data after it.
+const TELL_MAX: Duration = Duration::from_secs(5);
 
 /// A matched event on its way to one binding.
 pub struct Delivery<'a> {
     pub binding: &'a Binding,
-    pub position: Position,
+    pub committed: &'a Arc<Committed>,
     /// The payload, as JSON text.
     pub data: &'a str,
-    /// The metadata sidecar: the binding's own fields and the event's place, as JSON text.
-    pub sidecar: String,
+    /// What else the subscriber must know.
+    pub notice: Notice,
+    cluster: &'a ClusterTag,
 }
 
-/// Where deliveries leave the node: the embedded bus, later a watch or an event stream.
+/// Said with the first event after it happened.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Notice {
+    /// It was too slow, and gets the kept feed since: updates that were replaced meanwhile are left out.
+    pub lagged: bool,
+    /// It was so slow that events were dropped; it gets those after this one.
+    pub compacted: Option<Position>,
+}
+
+impl Delivery<'_> {
+    /// Whose positions these are.
+    pub fn cluster(&self) -> &ClusterTag {
+        self.cluster
+    }
+
+    /// The metadata sidecar: the binding's own fields and the event's place, as JSON text.
+    pub fn sidecar(&self) -> String {
+        let fields = &self.binding.sidecar_fields;
+        let comma = if fields.is_empty() { "" } else { "," };
+        let lagged = if self.notice.lagged { ",\"lagged\":true" } else { "" };
+        let compacted = match self.notice.compacted {
+            Some(oldest) => format!(",\"compacted\":\"{}\"", self.cluster.print(oldest)),
+            None => String::new(),
+        };
+        format!(
+            "{{{fields}{comma}\"session-manager\":{{\"position\":\"{}\",\"seq\":{}{lagged}{compacted}}}}}",
+            self.cluster.print(self.committed.position),
+            self.committed.event.seq,
+        )
+    }
+}
+
+/// What became of a delivery.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Handed {
+    Taken,
+    /// There is no room; nothing was taken. The subscriber gets it from the kept feed, at its own pace.
+    Full,
+}
+
+/// Where deliveries leave the node: the embedded bus, a watch or an event stream.
 pub trait AttachPoint: Send + Sync + 'static {
-    /// Must not wait. A subscriber that cannot keep up is the attach point's to cut off.
-    fn deliver(&self, delivery: Delivery<'_>);
+    /// Must not wait.
+    fn deliver(&self, delivery: Delivery<'_>) -> Handed;
+
+    /// Resolves when there may be room again for this binding, or when it does not matter any more.
+    fn room(&self, binding: &Binding) -> BoxFuture<'static, ()>;
 }
 
 /// Sizes of the feed.
 #[derive(Debug, Clone)]
 pub struct FeedSettings {
     pub cluster: ClusterTag,
-    /// Events kept in memory for subscribers that resume.
+    pub group: u32,
+    /// Events kept in memory, so that a subscriber that was away for a moment need not ask the state.
     pub ring_bytes_max: usize,
     /// Events that wait for dispatch; past it the publisher dispatches them itself, which slows it down.
     pub queue_bytes_max: usize,
@@ -43,7 +96,7 @@ pub struct FeedSettings {
 
 impl Default for FeedSettings {
     fn default() -> FeedSettings {
-        FeedSettings { cluster: ClusterTag::new("node"), ring_bytes_max: 16 << 20, queue_bytes_max: 16 << 20 }
+        FeedSettings { cluster: ClusterTag::new("node"), group: 0, ring_bytes_max: 16 << 20, queue_bytes_max: 16 << 20 }
     }
 }
 
@@ -52,25 +105,30 @@ pub struct Feed {
     settings: FeedSettings,
     /// The cluster that was joined after the feed was made.
     joined: OnceLock<ClusterTag>,
+    /// The state behind the events. The state publishes to the feed, so the feed must not keep it alive.
+    history: RwLock<Option<Weak<dyn History>>>,
     queue: Mutex<Queue>,
     /// Held while an event is matched and handed out, so that a new binding sees its past and then its future.
-    state: Mutex<State>,
+    pub(super) state: Mutex<State>,
     published: Notify,
 }
 
 #[derive(Default)]
 struct Queue {
-    events: VecDeque<(u64, Arc<Committed>)>,
+    events: VecDeque<Arc<Committed>>,
     bytes: usize,
-    next_ticket: u64,
+    /// The last event that was published.
+    last: Option<Position>,
 }
 
 #[derive(Default)]
-struct State {
-    bindings: Bindings,
-    ring: Ring,
-    /// The last event handed out, or where the feed starts: every binding has seen what matched up to here.
-    dispatched: Option<Position>,
+pub(super) struct State {
+    pub bindings: Bindings,
+    pub ring: Ring,
+    /// The last event handed out: every binding that is not behind has seen what matched up to here.
+    pub dispatched: Option<Position>,
+    /// Subscribers that fell behind and that nobody reads for yet.
+    pub unread: Vec<u64>,
 }
 
 impl Feed {
@@ -78,18 +136,28 @@ impl Feed {
         Arc::new(Feed {
             settings,
             joined: OnceLock::new(),
+            history: RwLock::default(),
             queue: Mutex::default(),
             state: Mutex::default(),
             published: Notify::new(),
         })
     }
 
-    /// Tells the feed that every event after `position` will be published to it, so that a subscriber may resume
-    /// there although the ring is still empty. Called once, before the first publish.
+    /// Names the state that keeps the feed. Without one, only the most recent events can be asked for.
+    pub fn reads_from(&self, history: &Arc<dyn History>) {
+        *self.history.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::downgrade(history));
+    }
+
+    pub(super) fn history(&self) -> Option<Arc<dyn History>> {
+        self.history.read().unwrap_or_else(PoisonError::into_inner).as_ref()?.upgrade()
+    }
+
+    /// Tells the feed that every event after `position` will be published to it. Called once, before the first publish.
     pub fn starts_after(&self, position: Position) {
         let mut state = locked(&self.state);
-        state.ring.complete_after = Some(position);
+        state.ring = Ring::starting_after(position);
         state.dispatched = Some(position);
+        locked(&self.queue).last = Some(position);
     }
 
     /// Names the cluster, for a node that joins one. Counts once, before the first publish.
@@ -105,10 +173,17 @@ impl Feed {
     pub async fn dispatch(self: Arc<Self>, shutdown: CancellationToken) {
         // A bounded share per turn keeps one busy feed from starving the other tasks of its thread.
         const TURN: usize = 256;
+        let mut readers = JoinSet::new();
         loop {
-            while self.drain(TURN) {
-                tokio::task::yield_now().await;
+            let more = self.drain(TURN);
+            for owner in std::mem::take(&mut locked(&self.state).unread) {
+                readers.spawn(self.clone().read_for(owner));
             }
+            if more {
+                tokio::task::yield_now().await;
+                continue;
+            }
+            while readers.try_join_next().is_some() {}
             tokio::select! {
                 () = self.published.notified() => {}
                 () = shutdown.cancelled() => break,
@@ -118,70 +193,107 @@ impl Feed {
     }
 
     /// Makes a binding live: first what it missed since `after`, if it names a position, then everything to come.
-    /// One under the same key is replaced without a gap: the new one begins where the old one stands.
+    /// One under the same key is replaced without a gap: the new one goes on where the old one stands.
     pub fn bind(&self, mut binding: Binding) -> Result<(), String> {
-        let mut state = locked(&self.state);
-        if state.bindings.contains(&binding.key) {
-            binding.after = binding.after.max(state.dispatched);
+        let number = binding.key.owner;
+        let named = binding.after;
+        if let Some(after) = named {
+            self.check(after)?;
         }
-        let binding = Arc::new(binding);
-        match binding.after {
-            None => {
-                let next = locked(&self.queue).next_ticket;
-                state.bindings.insert(binding, next);
+        let mut state = locked(&self.state);
+        let stands = state.settle(number);
+        if let Some(old) = state.bindings.get(&binding.key) {
+            let (seen, begun) = (old.seen(), old.binding.after);
+            if named <= seen {
+                binding.after = begun;
+                state.bindings.insert(binding, seen);
+                return Ok(());
             }
-            Some(after) => {
-                state.ring.check_reaches(after, self.cluster())?;
-                for committed in &state.ring.events {
-                    if binding.is_past(committed.position) && binding.filter.matches(&committed.event) {
-                        self.hand_over(&binding, committed, &mut None);
-                    }
-                }
-                // What is queued was published but not dispatched: the ring does not hold it, so the binding gets it.
-                state.bindings.insert(binding, 0);
+        }
+        let is_behind = state.bindings.owner(number).is_some_and(|owner| owner.is_behind());
+        let Some(after) = named else {
+            // Before the owner's place as well: what was published and not handed out yet is none of its business.
+            let now = Some(self.now());
+            binding.after = now;
+            state.bindings.insert(binding, now);
+            return Ok(());
+        };
+        state.bindings.insert(binding, Some(after));
+        let missed_nothing = stands.is_some_and(|stands| after >= stands);
+        if !missed_nothing || is_behind {
+            state.fall_behind(number, after);
+            drop(state);
+            // Where publishers deliver, there may be no dispatcher that would read.
+            if self.settings.queue_bytes_max == 0 {
+                self.read_at_once(number);
             }
+            self.published.notify_one();
         }
         Ok(())
     }
 
-    pub fn unbind(&self, key: &BindingKey) -> bool {
-        locked(&self.state).bindings.remove(key)
+    /// Where a subscriber stands that has seen everything so far.
+    pub fn now(&self) -> Position {
+        let beginning = FeedPlace { index: 0, ordinal: 0 };
+        let applied = || self.history().map_or(beginning, |history| history.applied());
+        let last = locked(&self.queue).last;
+        last.unwrap_or_else(|| applied().in_group(self.settings.group))
     }
 
-    /// Removes all bindings of a subscriber that is gone. Returns how far they had come.
-    pub fn unbind_owner(&self, owner: u64) -> Option<Position> {
-        let mut state = locked(&self.state);
-        state.bindings.remove_owner(owner);
-        state.dispatched
+    /// `Err` says why nobody can go on after this position here.
+    fn check(&self, after: Position) -> Result<(), String> {
+        if after.group != self.settings.group {
+            let (asked, group) = (self.cluster().print(after), self.settings.group);
+            return Err(format!("position `{asked}` belongs to group {}, this node serves group {group}", after.group));
+        }
+        let Some(history) = self.history() else {
+            return locked(&self.state).ring.check_reaches(after, self.cluster());
+        };
+        if let Some(newest) = self.ahead(after) {
+            let (asked, newest) = (self.cluster().print(after), self.cluster().print(newest));
+            return Err(format!("position `{asked}` is from the future: the newest here is {newest}"));
+        }
+        match history::oldest(&*history)?.in_group(after.group) {
+            oldest if oldest > after => Err(history::compacted(self.cluster(), after, oldest)),
+            _reached => Ok(()),
+        }
     }
 
-    /// How far the feed has come: the last event handed out, or where it starts.
+    /// Where this node stands, if that is before the position.
+    pub fn ahead(&self, after: Position) -> Option<Position> {
+        let newest = self.history()?.applied().in_group(self.settings.group);
+        (after.index > newest.index).then_some(newest)
+    }
+
+    /// A position this node has not come to may be known elsewhere: waits until the node knows what everybody knows.
+    pub async fn catch_up(&self, after: Position) -> Result<(), String> {
+        if self.ahead(after).is_none() {
+            return Ok(());
+        }
+        let history = self.history().ok_or("the node is stopping")?;
+        history.catch_up().await.map_err(|why| format!("position `{}`: {why}", self.cluster().print(after)))
+    }
+
+    /// The position from which everything that is kept is read.
+    pub fn oldest(&self) -> Result<Position, String> {
+        let group = self.settings.group;
+        let Some(history) = self.history() else {
+            let ring = &locked(&self.state).ring;
+            return Ok(ring.complete_after.unwrap_or(Position { group, index: 0, ordinal: 0 }));
+        };
+        Ok(history::oldest(&*history)?.in_group(group))
+    }
+
+    /// How far the feed has come: the last event that was handed out, or the last one that is kept.
     pub fn position(&self) -> Option<Position> {
-        locked(&self.state).dispatched
+        let dispatched = locked(&self.state).dispatched;
+        let kept = || history::newest(&*self.history()?).map(|place| place.in_group(self.settings.group));
+        dispatched.or_else(kept)
     }
 
     /// Why the feed cannot be resumed after a position, if so.
     pub fn check_resume(&self, after: &str) -> Result<(), String> {
-        let after = self.cluster().parse(after)?;
-        locked(&self.state).ring.check_reaches(after, self.cluster())
-    }
-
-    /// True when nothing after this position is lost.
-    pub fn reaches(&self, position: Position) -> bool {
-        locked(&self.state).ring.check_reaches(position, self.cluster()).is_ok()
-    }
-
-    pub fn change_owner(&self, from: u64, to: u64) {
-        locked(&self.state).bindings.change_owner(from, to);
-    }
-
-    /// Hands an event to whoever wants it, and forgets it: it tells of a state, not of a commit.
-    pub fn tell(&self, committed: &Arc<Committed>) {
-        let state = locked(&self.state);
-        let mut envelope = None;
-        state.bindings.each_match(&committed.event, committed.position, u64::MAX, |binding| {
-            self.hand_over(binding, committed, &mut envelope);
-        });
+        self.check(self.cluster().parse(after)?)
     }
 
     /// Hands out what is published so far, then gives every binding to another feed. Positions of one feed mean
@@ -189,10 +301,64 @@ impl Feed {
     pub fn move_bindings(&self, to: &Feed) {
         self.drain(usize::MAX);
         let moved = locked(&self.state).bindings.take_all();
+        let now = Some(to.now());
         let mut state = locked(&to.state);
-        let next = locked(&to.queue).next_ticket;
-        for binding in moved {
-            state.bindings.insert(Arc::new(binding.anew()), next);
+        for bound in moved {
+            let binding = Binding { after: now, ..bound.binding.clone() };
+            state.bindings.insert(binding, now);
+        }
+    }
+
+    /// Hands an event to whoever wants it, and forgets it: it tells of a state, not of a commit, so no position counts.
+    /// A subscriber without room is waited for, within bounds.
+    pub async fn tell(&self, committed: &Arc<Committed>) {
+        let mut wanted = Vec::new();
+        locked(&self.state).bindings.each_wanting(&committed.event, |bound| wanted.push(bound.clone()));
+        let mut envelope = None;
+        for bound in wanted {
+            let handing = async {
+                while self.hand_over(&bound, committed, &mut envelope, Notice::default()) == Handed::Full {
+                    bound.binding.to.room(&bound.binding).await;
+                }
+            };
+            if tokio::time::timeout(TELL_MAX, handing).await.is_err() {
+                tracing::warn!(subscriber = bound.binding.key.owner, "a stuck subscriber was not told of other data");
+            }
+        }
+    }
+
+    pub fn unbind(&self, key: &BindingKey) -> bool {
+        locked(&self.state).bindings.remove(key).is_some()
+    }
+
+    /// Removes all bindings of a subscriber that is gone. Returns where the least of them began.
+    pub fn unbind_owner(&self, owner: u64) -> Option<Position> {
+        let owner = locked(&self.state).bindings.remove_owner(owner)?;
+        owner.bounds.values().filter_map(|bound| bound.binding.after).min()
+    }
+
+    /// True when nothing after this position is lost.
+    pub fn reaches(&self, position: Position) -> bool {
+        self.check(position).is_ok()
+    }
+
+    /// Gives the bindings of one subscriber to another, which took over its identity. What the old one was handed may
+    /// have been lost on its way: the new one goes on after `confirmed`, or from the beginning of each binding.
+    pub fn change_owner(&self, from: u64, to: u64, confirmed: Option<Position>) {
+        let mut state = locked(&self.state);
+        let Some(owner) = state.bindings.remove_owner(from) else { return };
+        state.settle(to);
+        let mut oldest = None;
+        for bound in owner.bounds.values() {
+            let mut binding = bound.binding.clone();
+            binding.key.owner = to;
+            let seen = confirmed.max(binding.after);
+            oldest = if oldest.is_none() { seen } else { seen.min(oldest) };
+            state.bindings.insert(binding, seen);
+        }
+        if let Some(oldest) = oldest {
+            state.fall_behind(to, oldest);
+            self.published.notify_one();
         }
     }
 
@@ -200,35 +366,63 @@ impl Feed {
         locked(&self.state).bindings.len()
     }
 
+    /// The last event that was handed to a subscriber that is not behind, or that was none of its business.
+    pub fn stands(&self, owner: u64) -> Option<Position> {
+        let mut state = locked(&self.state);
+        let dispatched = state.dispatched;
+        let owner = state.bindings.owner(owner)?;
+        let begun = owner.bounds.values().filter_map(|bound| bound.binding.after).max();
+        if owner.is_behind() { owner.cursor } else { dispatched.max(begun) }
+    }
+
     /// Dispatches up to `most` events. True: there is more.
     fn drain(&self, most: usize) -> bool {
         let mut state = locked(&self.state);
         for _ in 0..most {
-            let Some((ticket, committed)) = locked(&self.queue).pop() else { return false };
-            let mut envelope = None;
-            state.bindings.each_match(&committed.event, committed.position, ticket, |binding| {
-                self.hand_over(binding, &committed, &mut envelope);
-            });
-            state.dispatched = Some(committed.position);
-            state.ring.push(committed, self.settings.ring_bytes_max);
+            let Some(committed) = locked(&self.queue).pop() else { return false };
+            self.dispatch_one(&mut state, committed);
         }
         !locked(&self.queue).events.is_empty()
     }
 
-    /// Prints the sidecar and gives the event to the binding's attach point. An envelope is printed once per event.
-    fn hand_over(&self, binding: &Binding, committed: &Committed, envelope: &mut Option<String>) {
+    fn dispatch_one(&self, state: &mut State, committed: Arc<Committed>) {
+        let mut envelope = None;
+        let mut full = Vec::new();
+        state.bindings.each_match(&committed.event, committed.position, |bound| {
+            match self.hand_over(bound, &committed, &mut envelope, Notice::default()) {
+                Handed::Taken => bound.see(committed.position),
+                Handed::Full => full.push((bound.binding.key.owner, bound.binding.after)),
+            }
+        });
+        for (number, begun) in full {
+            state.settle(number);
+            if let Some(cursor) = state.dispatched.or(begun) {
+                state.fall_behind(number, cursor);
+            }
+            if let Some(owner) = state.bindings.owner(number) {
+                owner.lagged = true;
+            }
+            tracing::debug!(subscriber = number, "a subscriber is slow; it gets its events from the kept feed");
+            self.published.notify_one();
+        }
+        state.dispatched = Some(committed.position);
+        state.ring.push(committed, self.settings.ring_bytes_max);
+    }
+
+    /// Gives the event to the binding's attach point. An envelope is printed once per event.
+    pub(super) fn hand_over(
+        &self,
+        bound: &Bound,
+        committed: &Arc<Committed>,
+        envelope: &mut Option<String>,
+        notice: Notice,
+    ) -> Handed {
+        let binding = &bound.binding;
         let data = match binding.filter.wanted {
-            Wanted::Kind(_) => committed.payload().text(),
+            Wanted::Kind(_) | Wanted::Kinds(_) => committed.payload().text(),
             Wanted::Everything => envelope.get_or_insert_with(|| print_envelope(committed)),
         };
-        let comma = if binding.sidecar_fields.is_empty() { "" } else { "," };
-        let sidecar = format!(
-            "{{{}{comma}\"session-manager\":{{\"position\":\"{}\",\"seq\":{}}}}}",
-            binding.sidecar_fields,
-            self.cluster().print(committed.position),
-            committed.event.seq,
-        );
-        binding.to.deliver(Delivery { binding, position: committed.position, data, sidecar });
+        binding.to.deliver(Delivery { binding, committed, data, notice, cluster: self.cluster() })
     }
 }
 
@@ -247,19 +441,68 @@ impl EventSink for Feed {
             self.published.notify_one();
         }
     }
+
+    /// Everybody is behind now: the events between were never published here, but the new state keeps them.
+    fn jumped(&self, to: Position) {
+        let mut state = locked(&self.state);
+        while let Some(committed) = locked(&self.queue).pop() {
+            self.dispatch_one(&mut state, committed);
+        }
+        let (dispatched, mut left) = (state.dispatched, Vec::new());
+        for (number, owner) in state.bindings.owners() {
+            let begun = owner.bounds.values().filter_map(|bound| bound.binding.after).min();
+            if let (false, Some(cursor)) = (owner.is_behind(), dispatched.or(begun)) {
+                left.push((number, cursor));
+            }
+        }
+        for (number, cursor) in left {
+            state.settle(number);
+            state.fall_behind(number, cursor);
+        }
+        state.ring = Ring::starting_after(to);
+        state.dispatched = state.dispatched.max(Some(to));
+        let mut queue = locked(&self.queue);
+        queue.last = queue.last.max(Some(to));
+        self.published.notify_one();
+    }
+}
+
+impl State {
+    /// Where a subscriber stands: it was handed everything that matched up to here. Its bindings are told so, since what
+    /// matched differently when it happened must not be handed over when the feed is read once more.
+    fn settle(&mut self, number: u64) -> Option<Position> {
+        let dispatched = self.dispatched;
+        let Some(owner) = self.bindings.owner(number) else { return dispatched };
+        let stands = if owner.is_behind() { owner.cursor } else { dispatched };
+        if let Some(stands) = stands {
+            owner.bounds.values().for_each(|bound| bound.see(stands));
+        }
+        stands
+    }
+
+    /// From now on the feed is read for a subscriber, after `cursor` or, if it is behind already, whichever comes first.
+    fn fall_behind(&mut self, number: u64, cursor: Position) {
+        let Some(owner) = self.bindings.owner(number) else { return };
+        let cursor = if owner.is_behind() { owner.cursor.map_or(cursor, |old| old.min(cursor)) } else { cursor };
+        owner.fall_behind(cursor);
+        if !owner.read_for {
+            owner.read_for = true;
+            self.unread.push(number);
+        }
+    }
 }
 
 impl Queue {
     fn push(&mut self, committed: Arc<Committed>) {
         self.bytes += weight(&committed.event);
-        self.events.push_back((self.next_ticket, committed));
-        self.next_ticket += 1;
+        self.last = Some(committed.position);
+        self.events.push_back(committed);
     }
 
-    fn pop(&mut self) -> Option<(u64, Arc<Committed>)> {
-        let (ticket, committed) = self.events.pop_front()?;
+    fn pop(&mut self) -> Option<Arc<Committed>> {
+        let committed = self.events.pop_front()?;
         self.bytes -= weight(&committed.event);
-        Some((ticket, committed))
+        Some(committed)
     }
 }
 
@@ -277,148 +520,10 @@ fn print_envelope(committed: &Committed) -> String {
 }
 
 /// The data behind these locks is never left half changed by a panic, so a poisoned lock is still good.
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(super) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::super::filter::Filter;
-    use super::*;
-    use crate::machine::event::{Event, EventKind, Happened};
-    use crate::machine::json::Json;
-
-    #[derive(Default)]
-    struct Seen(Mutex<Vec<(String, Value, Value)>>);
-
-    impl AttachPoint for Seen {
-        fn deliver(&self, delivery: Delivery<'_>) {
-            let data = serde_json::from_str(delivery.data).unwrap();
-            let sidecar = serde_json::from_str(&delivery.sidecar).unwrap();
-            locked(&self.0).push((delivery.binding.key.id.to_string(), data, sidecar));
-        }
-    }
-
-    impl Seen {
-        fn indexes(&self) -> Vec<u64> {
-            locked(&self.0).iter().map(|(_, data, _)| data["n"].as_u64().unwrap()).collect()
-        }
-    }
-
-    fn event(index: u64) -> Arc<Committed> {
-        let payload = Json::adopt(&format!("{{\"n\":{index}}}"));
-        let event = Event {
-            session_id: "s".into(),
-            seq: index,
-            happened: Happened::Published { kind: EventKind::Deleted, role: None, payload },
-            metadata: json!({"tenant": "a"}).as_object().cloned(),
-        };
-        Arc::new(Committed::new(Position { group: 0, index, ordinal: 0 }, event))
-    }
-
-    fn binding(to: &Arc<Seen>, trigger_type: &str, after: Option<u64>) -> Binding {
-        Binding {
-            key: BindingKey { owner: 1, id: trigger_type.into() },
-            function_id: "f".into(),
-            filter: Filter::parse(trigger_type, &Value::Null).unwrap(),
-            sidecar_fields: "\"mine\":1".to_owned(),
-            after: after.map(|index| Position { group: 0, index, ordinal: 0 }),
-            to: to.clone(),
-        }
-    }
-
-    fn feed(ring_bytes_max: usize, queue_bytes_max: usize) -> Arc<Feed> {
-        Feed::new(FeedSettings { cluster: ClusterTag::new("c"), ring_bytes_max, queue_bytes_max })
-    }
-
-    #[test]
-    fn a_delivery_carries_the_payload_untouched_and_its_place_beside_it() {
-        let (feed, seen) = (feed(1 << 20, 1 << 20), Arc::new(Seen::default()));
-        feed.bind(binding(&seen, "session::deleted", None)).unwrap();
-        feed.bind(binding(&seen, "session::store::events", None)).unwrap();
-        feed.publish(vec![event(4)]);
-        feed.drain(usize::MAX);
-        let sidecar = json!({"mine": 1, "session-manager": {"position": "c.0.4.0", "seq": 4}});
-        let envelope =
-            json!({"trigger_type": "session::deleted", "payload": {"n": 4}, "session_metadata": {"tenant": "a"}});
-        assert_eq!(
-            *locked(&seen.0),
-            [
-                ("session::deleted".to_owned(), json!({"n": 4}), sidecar.clone()),
-                ("session::store::events".to_owned(), envelope, sidecar),
-            ]
-        );
-    }
-
-    #[test]
-    fn a_binding_hears_nothing_that_was_published_before_it() {
-        let (feed, seen) = (feed(1 << 20, 1 << 20), Arc::new(Seen::default()));
-        feed.publish(vec![event(1)]);
-        feed.bind(binding(&seen, "session::deleted", None)).unwrap();
-        feed.publish(vec![event(2), event(3)]);
-        feed.drain(usize::MAX);
-        assert_eq!(seen.indexes(), [2, 3]);
-    }
-
-    #[test]
-    fn a_resumed_binding_gets_what_it_missed_then_the_rest_each_once() {
-        let (feed, seen) = (feed(1 << 20, 1 << 20), Arc::new(Seen::default()));
-        feed.publish(vec![event(1), event(2), event(3)]);
-        feed.drain(usize::MAX);
-        feed.publish(vec![event(4)]);
-        feed.bind(binding(&seen, "session::deleted", Some(1))).unwrap();
-        feed.publish(vec![event(5)]);
-        feed.drain(usize::MAX);
-        assert_eq!(seen.indexes(), [2, 3, 4, 5]);
-    }
-
-    #[test]
-    fn a_binding_registered_again_misses_nothing_and_hears_nothing_twice() {
-        let (feed, seen) = (feed(1 << 20, 1 << 20), Arc::new(Seen::default()));
-        feed.publish(vec![event(1)]);
-        feed.drain(usize::MAX);
-        feed.bind(binding(&seen, "session::deleted", None)).unwrap();
-        feed.publish(vec![event(2)]);
-        feed.drain(usize::MAX);
-        feed.publish(vec![event(3)]);
-        feed.bind(binding(&seen, "session::deleted", None)).unwrap();
-        feed.bind(binding(&seen, "session::deleted", Some(1))).unwrap();
-        feed.publish(vec![event(4)]);
-        feed.drain(usize::MAX);
-        assert_eq!(seen.indexes(), [2, 3, 4]);
-    }
-
-    #[test]
-    fn resuming_beyond_the_ring_is_refused_with_the_oldest_position() {
-        let (feed, seen) = (feed(2048, 1 << 20), Arc::new(Seen::default()));
-        let error = feed.bind(binding(&seen, "session::deleted", Some(1))).unwrap_err();
-        assert!(error.contains("no event is kept yet"), "{error}");
-        feed.publish((1..=9).map(event).collect());
-        feed.drain(usize::MAX);
-        let error = feed.bind(binding(&seen, "session::deleted", Some(1))).unwrap_err();
-        assert!(error.starts_with("compacted: cannot resume after c.0.1.0, the oldest is c.0."), "{error}");
-        assert_eq!(feed.bindings(), 0);
-    }
-
-    #[test]
-    fn a_feed_that_knows_where_it_starts_serves_a_resume_from_there() {
-        let (feed, seen) = (feed(1 << 20, 1 << 20), Arc::new(Seen::default()));
-        feed.starts_after(Position { group: 0, index: 7, ordinal: u32::MAX });
-        feed.bind(binding(&seen, "session::deleted", Some(8))).unwrap();
-        feed.publish(vec![event(8), event(9)]);
-        feed.drain(usize::MAX);
-        assert_eq!(seen.indexes(), [9]);
-    }
-
-    #[test]
-    fn a_publisher_that_is_ahead_of_dispatch_delivers_itself() {
-        let (feed, seen) = (feed(1 << 20, 2000), Arc::new(Seen::default()));
-        feed.bind(binding(&seen, "session::deleted", None)).unwrap();
-        feed.publish(vec![event(1)]);
-        assert!(seen.indexes().is_empty());
-        feed.publish((2..=6).map(event).collect());
-        assert_eq!(seen.indexes(), [1, 2, 3, 4, 5, 6]);
-    }
-}
+#[path = "deliver_test.rs"]
+mod tests;

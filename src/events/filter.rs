@@ -16,6 +16,8 @@ pub const STORE_EVENTS: &str = "session::store::events";
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Wanted {
     Kind(EventKind),
+    /// Several at once, for streams that carry the type beside each event.
+    Kinds(Kinds),
     /// `session::store::events`: all of them, in envelopes.
     Everything,
 }
@@ -27,6 +29,26 @@ impl Wanted {
             return Some(Wanted::Everything);
         }
         EventKind::from_trigger_type(name).map(Wanted::Kind)
+    }
+}
+
+/// A set of event kinds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Kinds(u8);
+
+impl Kinds {
+    pub const ALL: Kinds = Kinds((1 << EventKind::ALL.len()) - 1);
+
+    pub fn of(kinds: impl IntoIterator<Item = EventKind>) -> Kinds {
+        Kinds(kinds.into_iter().fold(0, |set, kind| set | 1 << kind as u8))
+    }
+
+    pub fn contains(self, kind: EventKind) -> bool {
+        self.0 & 1 << kind as u8 != 0
+    }
+
+    pub fn iter(self) -> impl Iterator<Item = EventKind> {
+        EventKind::ALL.into_iter().filter(move |kind| self.contains(*kind))
     }
 }
 
@@ -70,10 +92,21 @@ impl Filter {
         Ok(filter)
     }
 
+    /// The filter of a stream. A role filter leaves message events only, since nothing else has a role.
+    pub fn of_stream(
+        kinds: Kinds,
+        session_id: Option<SessionId>,
+        roles: Option<Vec<Role>>,
+        metadata: Object,
+    ) -> Filter {
+        Filter { wanted: Wanted::Kinds(kinds), session_id, roles, metadata }
+    }
+
     pub fn matches(&self, event: &Event) -> bool {
         let kind = match self.wanted {
             Wanted::Everything => true,
             Wanted::Kind(kind) => kind == event.kind(),
+            Wanted::Kinds(kinds) => kinds.contains(event.kind()),
         };
         kind && self.session_id.as_ref().is_none_or(|wanted| *wanted == event.session_id)
             && self.roles.as_ref().is_none_or(|roles| event.role().is_some_and(|role| roles.contains(&role)))
@@ -85,6 +118,7 @@ impl Filter {
 fn allowed_fields(wanted: Wanted) -> &'static [&'static str] {
     match wanted {
         Wanted::Everything => &[],
+        Wanted::Kinds(_) => &["session_id", "roles", "metadata"],
         Wanted::Kind(EventKind::Created) => &["metadata"],
         Wanted::Kind(EventKind::MessageAdded | EventKind::MessageUpdated) => &["session_id", "roles", "metadata"],
         Wanted::Kind(EventKind::StatusChanged | EventKind::MetaUpdated | EventKind::Deleted) => {

@@ -6,9 +6,12 @@
 pub mod filter;
 pub mod bindings;
 pub mod position;
+pub mod history;
 pub mod ring;
 pub mod deliver;
 pub mod current;
+mod resume;
+pub mod stream;
 
 use std::sync::{Arc, OnceLock};
 
@@ -39,4 +42,7 @@ impl Committed {
 pub trait EventSink: Send + Sync + 'static {
     /// Must not block on any subscriber.
     fn publish(&self, events: Vec<Arc<Committed>>);
+
+    /// The state was replaced by a later one of the same history: the events up to here will not be published.
+    fn jumped(&self, _to: Position) {}
 }

@@ -1,17 +1,22 @@
 //! Owns: the text form of a position, `<cluster tag>.<group>.<index>.<ordinal>`, which clients keep and hand back.
 //! Never: what is kept at a position.
 
+use std::sync::Arc;
+
 use crate::machine::ids::Position;
+
+/// Stands for the position from which everything that is kept is read.
+pub const OLDEST: &str = "oldest";
 
 /// Tells the positions of one cluster from those of another, so that a position is never resumed in a foreign history.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ClusterTag(String);
+pub struct ClusterTag(Arc<str>);
 
 impl ClusterTag {
     /// Keeps letters, digits, `-` and `_`, since the dot parts the fields.
     pub fn new(name: &str) -> ClusterTag {
         let clean: String = name.chars().filter(|c| c.is_ascii_alphanumeric() || "-_".contains(*c)).collect();
-        ClusterTag(if clean.is_empty() { "node".to_owned() } else { clean })
+        ClusterTag(if clean.is_empty() { "node".into() } else { clean.into() })
     }
 
     pub fn name(&self) -> &str {
@@ -24,8 +29,11 @@ impl ClusterTag {
 
     /// Reads a position of this cluster. Errors say what is wrong with the text.
     pub fn parse(&self, text: &str) -> Result<Position, String> {
-        let malformed =
-            || format!("`{text}` is not a position: expected <cluster>.<group>.<index>.<ordinal>, as events carry it");
+        let malformed = || {
+            format!(
+                "`{text}` is not a position: expected <cluster>.<group>.<index>.<ordinal>, as events carry it, or `{OLDEST}`"
+            )
+        };
         let mut fields = text.split('.');
         let (Some(tag), Some(group), Some(index), Some(ordinal), None) =
             (fields.next(), fields.next(), fields.next(), fields.next(), fields.next())
@@ -37,7 +45,7 @@ impl ClusterTag {
             index: index.parse().map_err(|_| malformed())?,
             ordinal: ordinal.parse().map_err(|_| malformed())?,
         };
-        if tag != self.0 {
+        if tag != &*self.0 {
             return Err(format!("position `{text}` belongs to cluster `{tag}`, this is `{}`", self.0));
         }
         Ok(position)

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::Committed;
+use super::history::compacted;
 use super::position::ClusterTag;
 use crate::machine::entry::Body;
 use crate::machine::event::{Event, Happened};
@@ -17,11 +18,16 @@ use crate::machine::ids::Position;
 pub struct Ring {
     pub events: VecDeque<Arc<Committed>>,
     bytes: usize,
-    /// Nothing after this position is missing from the ring or from what is still to come.
+    /// Nothing after this position is missing from the ring or from what is still to come; `None` while everything
+    /// that was published is here.
     pub complete_after: Option<Position>,
 }
 
 impl Ring {
+    pub fn starting_after(position: Position) -> Ring {
+        Ring { complete_after: Some(position), ..Ring::default() }
+    }
+
     pub fn push(&mut self, committed: Arc<Committed>, bytes_max: usize) {
         self.bytes += weight(&committed.event);
         self.events.push_back(committed);
@@ -33,19 +39,21 @@ impl Ring {
         }
     }
 
+    /// The events after a position.
+    pub fn after(&self, position: Position) -> Vec<Arc<Committed>> {
+        // A bridge's events may come in another order than they happened in.
+        self.events.iter().filter(|committed| committed.position > position).cloned().collect()
+    }
+
     /// `Err` says how far back one may go.
     pub fn check_reaches(&self, after: Position, cluster: &ClusterTag) -> Result<(), String> {
-        let oldest = self.complete_after.or_else(|| self.events.front().map(|committed| committed.position));
-        match oldest {
-            Some(oldest) if after >= oldest => Ok(()),
-            Some(oldest) => {
-                let asked = cluster.print(after);
-                Err(format!("compacted: cannot resume after {asked}, the oldest is {}", cluster.print(oldest)))
-            }
-            None => Err(format!(
-                "compacted: cannot resume after {}, no event is kept yet; read the state and register without `after`",
+        match self.complete_after {
+            Some(oldest) if after < oldest => Err(compacted(cluster, after, oldest)),
+            None if self.events.is_empty() && after.index > 0 => Err(format!(
+                "compacted: cannot resume after {}, no event is kept yet; read the state and begin without a position",
                 cluster.print(after)
             )),
+            Some(_) | None => Ok(()),
         }
     }
 }

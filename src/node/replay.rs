@@ -78,7 +78,7 @@ impl<'a> Teller<'a> {
     async fn tell(&mut self, meta: &SessionMeta, happened: Happened) {
         let ordinal = ORDINAL_BASE.saturating_add(self.told);
         let event = Event { session_id: meta.session_id.clone(), seq: 0, happened, metadata: meta.metadata.clone() };
-        self.feed.tell(&Arc::new(Committed::new(Position { ordinal, ..self.after }, event)));
+        self.feed.tell(&Arc::new(Committed::new(Position { ordinal, ..self.after }, event))).await;
         self.told = self.told.saturating_add(1);
         if self.told.is_multiple_of(EVENTS_BEFORE_A_PAUSE) {
             tokio::time::sleep(PAUSE).await;

@@ -10,9 +10,10 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::{Ground, OpenStore, bus_settings, close_store, connections_max, ended, open_store};
+use super::{Ground, OpenStore, bus_settings, close_store, connections_max, ended, keeper, open_store};
 use crate::config::Config;
 use crate::events::deliver::Feed;
+use crate::proposal::retention::Keeper;
 use crate::surface::bus::Bus;
 use crate::surface::endpoint::{self, EndpointSettings, LiveLimits};
 use crate::surface::http::{Health, HealthCheck};
@@ -22,6 +23,8 @@ pub struct Data {
     pub store: OpenStore,
     pub feed: Arc<Feed>,
     dispatch: JoinHandle<()>,
+    /// Ends with the data.
+    retention: Option<AbortOnDropHandle<()>>,
     close_feed: CancellationToken,
 }
 
@@ -31,11 +34,15 @@ impl Data {
         let (store, feed) = open_store(config, ground, instance).await?;
         let close_feed = CancellationToken::new();
         let dispatch = tokio::spawn(feed.clone().dispatch(close_feed.clone()));
-        Ok(Data { store, feed, dispatch, close_feed })
+        let keeper = keeper(config, &store, ground);
+        let tend = |keeper: Keeper| AbortOnDropHandle::new(tokio::spawn(keeper.tend(close_feed.clone())));
+        let retention = keeper.map(tend);
+        Ok(Data { store, feed, dispatch, retention, close_feed })
     }
 
     /// The feed ends last, once nothing commits any more.
     pub async fn close(self) {
+        drop(self.retention);
         close_store(&self.store).await;
         self.close_feed.cancel();
         ended("feed", self.dispatch).await;

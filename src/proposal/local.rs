@@ -4,7 +4,7 @@
 
 use std::io;
 use std::path::Path;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Instant;
@@ -15,12 +15,13 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::mint::Mint;
 use super::{Adapter, Undone};
+use crate::events::history::History;
 use crate::events::{Committed, EventSink};
 use crate::machine::event::Event;
 use crate::machine::feed;
-use crate::machine::ids::{Position, RequestId, SessionId};
+use crate::machine::ids::{FeedPlace, Position, RequestId, SessionId};
 use crate::machine::refusal::{Fault, Refusal};
-use crate::machine::view::Change;
+use crate::machine::view::{Change, View};
 use crate::machine::{Answer, Command, Found, Outcome, Query, Stamped, apply, query};
 use crate::storage::jsonl::JsonlDir;
 use crate::storage::kv::{Changed, Layer};
@@ -55,6 +56,8 @@ impl Journal for JsonlDir {
 
 pub struct LocalAdapter {
     store: Arc<MemoryStore>,
+    /// The place of the last change.
+    applied: Arc<AtomicU64>,
     /// Gone after `close`.
     queue: Mutex<Option<mpsc::Sender<Proposal>>>,
     writer: Mutex<Option<JoinHandle<()>>>,
@@ -85,12 +88,19 @@ impl LocalAdapter {
     ) -> io::Result<LocalAdapter> {
         let store = Arc::new(MemoryStore::new());
         store.merge(state);
+        // The feed of an earlier process is not kept.
+        let beginning = Change::TrimFeed { upto: FeedPlace { index: last_index, ordinal: u32::MAX } };
+        let begun = write(&*store.tree(), &[beginning]).map_err(|fault| io::Error::other(fault.0))?;
+        store.merge(begun);
+        let applied = Arc::new(AtomicU64::new(last_index));
         let (queue, proposals) = mpsc::channel(PROPOSALS_MAX);
         let started_ms = mint.stamp().at_ms;
-        let writer = Writer { store: Arc::clone(&store), journal, last_index, started_ms, mint, sink };
+        let readable = Arc::clone(&applied);
+        let writer =
+            Writer { store: Arc::clone(&store), journal, last_index, applied: readable, started_ms, mint, sink };
         let writer =
             std::thread::Builder::new().name("local-writer".to_owned()).spawn(move || writer.run(proposals))?;
-        Ok(LocalAdapter { store, queue: Mutex::new(Some(queue)), writer: Mutex::new(Some(writer)) })
+        Ok(LocalAdapter { store, applied, queue: Mutex::new(Some(queue)), writer: Mutex::new(Some(writer)) })
     }
 
     /// Carries out what is queued, then ends the writer. Later proposals are answered `Unavailable`.
@@ -170,6 +180,20 @@ impl Adapter for LocalAdapter {
     }
 }
 
+impl History for LocalAdapter {
+    fn look(&self, look: &mut dyn FnMut(&dyn View)) {
+        look(&Records::new(&*self.store.tree()));
+    }
+
+    fn applied(&self) -> FeedPlace {
+        FeedPlace { index: self.applied.load(Ordering::Acquire), ordinal: u32::MAX }
+    }
+
+    fn catch_up(&self) -> BoxFuture<'_, Result<(), String>> {
+        async { Ok(()) }.boxed()
+    }
+}
+
 fn late() -> Undone {
     Undone::Unavailable("the deadline passed before the store came to it".to_owned())
 }
@@ -223,6 +247,8 @@ struct Writer {
     last_index: u64,
     /// What was answered before this time is not remembered: the files have no place for it.
     started_ms: i64,
+    /// The same, for readers.
+    applied: Arc<AtomicU64>,
     mint: Arc<dyn Mint>,
     sink: Arc<dyn EventSink>,
 }
@@ -271,6 +297,8 @@ impl Writer {
             return;
         }
         self.store.merge(batch.changed);
+        let last = batch.decided.iter().filter_map(|decided| decided.index).max();
+        self.applied.fetch_max(last.unwrap_or(0), Ordering::Release);
         for decided in batch.decided {
             answer(decided.reply, decided.answer);
             if let Some(index) = decided.index {

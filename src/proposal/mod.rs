@@ -7,6 +7,7 @@
 
 pub mod cursor;
 pub mod mint;
+pub mod retention;
 pub mod bridge;
 pub mod local;
 pub mod raft;

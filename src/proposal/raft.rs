@@ -22,7 +22,9 @@ use tracing::{info, warn};
 use super::mint::Mint;
 use super::{Adapter, Undone};
 use crate::events::EventSink;
-use crate::machine::ids::RequestId;
+use crate::events::history::History;
+use crate::machine::ids::{FeedPlace, RequestId};
+use crate::machine::view::View;
 use crate::machine::{self, Answer, Command, Found, Query};
 use crate::replication::GROUP;
 use crate::replication::admin_service::AdminService;
@@ -216,6 +218,26 @@ impl Adapter for RaftAdapter {
 
     fn ask_here(&self, query: Query, _deadline: Instant) -> BoxFuture<'_, Result<Found, Undone>> {
         async move { self.look_here(&query) }.boxed()
+    }
+}
+
+impl History for RaftAdapter {
+    fn look(&self, look: &mut dyn FnMut(&dyn View)) {
+        self.replica.store().look(look);
+    }
+
+    fn applied(&self) -> FeedPlace {
+        FeedPlace { index: self.replica.applied(), ordinal: u32::MAX }
+    }
+
+    fn catch_up(&self) -> BoxFuture<'_, Result<(), String>> {
+        async {
+            let deadline = Instant::now() + PATIENCE;
+            let late = |_| "nobody leads the cluster; retry later".to_owned();
+            let confirmed = timeout_at(deadline.into(), self.barrier(deadline)).await.map_err(late)?;
+            confirmed.map_err(|undone| undone.to_string())
+        }
+        .boxed()
     }
 }
 

@@ -12,7 +12,7 @@ use super::mark::Mark;
 use super::types::Reply;
 use crate::events::{Committed, EventSink};
 use crate::machine;
-use crate::machine::ids::Position;
+use crate::machine::ids::{FeedPlace, Position};
 use crate::machine::refusal::Fault;
 use crate::storage::log::record::{Entry, Payload};
 use crate::storage::{Store, look};
@@ -77,6 +77,10 @@ impl Applier {
     pub fn resume(&mut self) -> Result<(), Fault> {
         self.mark = Mark::of(self.store.mark()?, self.mark.group)?;
         self.applied.send_replace(next_index(&self.mark));
+        // What happened between is in the new state's feed, and was never published here.
+        let newest = look(&*self.store, |view| view.feed_edge())?.newest;
+        let newest = newest.unwrap_or(FeedPlace { index: 0, ordinal: 0 });
+        self.sink.jumped(newest.in_group(self.mark.group));
         Ok(())
     }
 

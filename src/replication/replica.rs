@@ -310,6 +310,11 @@ impl Replica {
         }
     }
 
+    /// The index of the last entry applied here.
+    pub fn applied(&self) -> u64 {
+        self.applied.borrow().saturating_sub(1)
+    }
+
     pub fn raft(&self) -> &Raft {
         &self.raft
     }

@@ -202,6 +202,12 @@ fn edge_of<K: Kv + ?Sized>(changed: &Changed, kv: &K) -> Result<FeedEdge, Fault>
     Ok(value.map(|value| parse_edge(&value)).transpose()?.unwrap_or_default())
 }
 
+/// What a line takes, its key included.
+pub fn line_bytes(record: &Record) -> u64 {
+    const KEY_BYTES: u64 = 13;
+    KEY_BYTES + print_record(record).len() as u64
+}
+
 fn cost(key: &[u8], value: &[u8]) -> u64 {
     (key.len() + value.len()) as u64
 }

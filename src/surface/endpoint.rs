@@ -12,9 +12,9 @@ use axum::Router;
 use axum::extract::Request;
 use futures::FutureExt;
 use hyper::body::Incoming;
-use hyper::server::conn::http1;
+use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
-use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
@@ -24,6 +24,7 @@ use tokio_util::task::TaskTracker;
 
 use super::bus::Bus;
 use super::http::{self, Door, Health, HealthCheck, Place};
+use super::preface;
 use crate::sockets::{Listening, RealSockets, Sockets, Stream};
 
 /// Connections past the limit that are closed with care at the same time; further ones are told and dropped.
@@ -34,6 +35,9 @@ const REFUSAL_MAX: Duration = Duration::from_millis(200);
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Largest head of a request.
 const HEAD_BYTES_MAX: usize = 64 << 10;
+
+/// A watcher that is gone without a word is found out by this.
+const KEEP_ALIVE: Duration = Duration::from_secs(20);
 
 #[derive(Clone)]
 pub struct EndpointSettings {
@@ -195,19 +199,38 @@ impl Connection {
             let answered = http::answer(self.door.clone(), self.routes.clone(), request, peer, self.place.clone());
             async move { Ok::<_, Infallible>(answered.await) }
         });
-        let connection = http1::Builder::new()
-            .timer(TokioTimer::new())
-            .header_read_timeout(head_read_max)
-            .max_buf_size(HEAD_BYTES_MAX)
-            .serve_connection(TokioIo::new(stream), service)
-            .with_upgrades();
-        tokio::pin!(connection);
-        let ended = tokio::select! {
-            ended = connection.as_mut() => ended,
-            () = shutdown.cancelled() => {
-                connection.as_mut().graceful_shutdown();
-                let Ok(ended) = timeout(drain_max, connection.as_mut()).await else { return };
-                ended
+        // A client that says nothing is given up like one that never ends its first request.
+        let Ok(Ok((http2, stream))) = timeout(head_read_max, preface::begin(stream)).await else { return };
+        let stream = TokioIo::new(stream);
+        let ended = if http2 {
+            let connection = http2::Builder::new(TokioExecutor::new())
+                .timer(TokioTimer::new())
+                .keep_alive_interval(KEEP_ALIVE)
+                .serve_connection(stream, service);
+            tokio::pin!(connection);
+            tokio::select! {
+                ended = connection.as_mut() => ended,
+                () = shutdown.cancelled() => {
+                    connection.as_mut().graceful_shutdown();
+                    let Ok(ended) = timeout(drain_max, connection.as_mut()).await else { return };
+                    ended
+                }
+            }
+        } else {
+            let connection = http1::Builder::new()
+                .timer(TokioTimer::new())
+                .header_read_timeout(head_read_max)
+                .max_buf_size(HEAD_BYTES_MAX)
+                .serve_connection(stream, service)
+                .with_upgrades();
+            tokio::pin!(connection);
+            tokio::select! {
+                ended = connection.as_mut() => ended,
+                () = shutdown.cancelled() => {
+                    connection.as_mut().graceful_shutdown();
+                    let Ok(ended) = timeout(drain_max, connection.as_mut()).await else { return };
+                    ended
+                }
             }
         };
         if let Err(error) = ended {

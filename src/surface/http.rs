@@ -25,6 +25,8 @@ use super::bus::calls::Failure;
 use super::bus::{Bus, connection};
 use super::endpoint::LiveLimits;
 use super::sidecar::NAME;
+use super::watch::WatchService;
+use super::{sse, watch};
 
 /// A body that trickles in for longer than this is given up.
 const BODY_READ_MAX: Duration = Duration::from_secs(60);
@@ -67,6 +69,7 @@ pub fn routes(door: Door) -> Router {
         .route("/", get(hint))
         .route("/health", get(health))
         .route("/v1/call/{*function}", post(call))
+        .route("/v1/events", get(sse::events))
         .fallback(not_found)
         .with_state(door)
 }
@@ -82,6 +85,10 @@ pub async fn answer(door: Door, routes: Router, request: Request, peer: SocketAd
     if upgrades {
         return upgrade(door, request, peer, place);
     }
+    if request.uri().path().starts_with(watch::PATH) {
+        let service = WatchService { feed: door.bus.feed().clone(), shutdown: door.shutdown };
+        return watch::answer(service, request).await;
+    }
     // The router never fails; its error type has no values.
     routes.oneshot(request).await.unwrap_or_else(|never| match never {})
 }
@@ -91,6 +98,8 @@ async fn hint() -> &'static str {
      This port speaks the iii bus over WebSocket: point an iii SDK at ws://<this host>:<this port>.\n\
      It also takes plain calls: POST /v1/call/<function> with a JSON body, for example\n\n\
      \x20 curl -d '{}' http://<this host>:<this port>/v1/call/session::create\n\n\
+     GET /v1/events streams what happens, as server-sent events: filter with ?session=…&type=…&roles=…&metadata=…,\n\
+     resume with ?after=<position> or the header Last-Event-ID.\n\
      GET /health says how the node is.\n"
 }
 
@@ -176,7 +185,7 @@ fn explain(failure: Failure) -> Response {
     }
 }
 
-fn error(status: StatusCode, code: &str, message: &str) -> Response {
+pub fn error(status: StatusCode, code: &str, message: &str) -> Response {
     json_text(status, json!({ "error": { "code": code, "message": message } }).to_string())
 }
 
@@ -229,7 +238,7 @@ fn upgrade(door: Door, mut request: Request, peer: SocketAddr, place: Place) -> 
 
 /// There is no authentication yet, so a web page must not reach the node through a visitor's browser: browsers name
 /// the page's origin on upgrades and POSTs, and only pages of this machine pass. Programs send no origin.
-fn check_origin(headers: &HeaderMap) -> Result<(), String> {
+pub fn check_origin(headers: &HeaderMap) -> Result<(), String> {
     for origin in headers.get_all(header::ORIGIN) {
         let text = origin.to_str().unwrap_or("<unreadable>");
         if !is_loopback(text) {

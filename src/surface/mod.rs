@@ -5,7 +5,11 @@
 //! May touch: requests, proposal, events (bindings). Never: state.
 
 pub mod endpoint;
+pub mod preface;
 pub mod http;
+pub mod subscribe;
+pub mod sse;
+pub mod watch;
 pub mod bus;
 pub mod calls;
 pub mod errors;

@@ -6,6 +6,7 @@ use serde_json::Value;
 
 use crate::events::deliver::Feed;
 use crate::events::filter::Filter;
+use crate::events::position::OLDEST;
 use crate::machine::ids::Position;
 use crate::machine::json::Object;
 use crate::surface::sidecar::NAME;
@@ -57,7 +58,7 @@ fn resume_point(feed: &Feed, ours: Option<Value>) -> Result<Option<Position>, St
     match after {
         None | Some(Value::Null) => Ok(None),
         Some(Value::String(text)) => {
-            let position = feed.cluster().parse(&text);
+            let position = if text == OLDEST { feed.oldest() } else { feed.cluster().parse(&text) };
             position.map(Some).map_err(|why| format!("`metadata.{NAME}.after`: {why}"))
         }
         Some(_) => Err(format!("`metadata.{NAME}.after` must be a string, the position of an event")),

@@ -7,7 +7,7 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 use serde_json::Value;
 use session_manager::events::bindings::{Binding, BindingKey};
-use session_manager::events::deliver::{AttachPoint, Delivery, Feed, FeedSettings};
+use session_manager::events::deliver::{AttachPoint, Delivery, Feed, FeedSettings, Handed};
 use session_manager::events::filter::{Filter, STORE_EVENTS};
 use session_manager::proposal::bridge::line::{CallFailure, Dial, Hear, Line};
 use session_manager::proposal::bridge::{Address, BridgeAdapter, BridgeSettings};
@@ -121,9 +121,14 @@ impl Line for Main {
 struct Wire(Hear);
 
 impl AttachPoint for Wire {
-    fn deliver(&self, delivery: Delivery<'_>) {
+    fn deliver(&self, delivery: Delivery<'_>) -> Handed {
         let data = serde_json::from_str(delivery.data).expect("an envelope is JSON");
-        let sidecar = serde_json::from_str(&delivery.sidecar).expect("a sidecar is JSON");
+        let sidecar = serde_json::from_str(&delivery.sidecar()).expect("a sidecar is JSON");
         (self.0)(data, Some(sidecar));
+        Handed::Taken
+    }
+
+    fn room(&self, _: &Binding) -> BoxFuture<'static, ()> {
+        std::future::ready(()).boxed()
     }
 }

@@ -5,9 +5,10 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use futures::future::BoxFuture;
 use serde_json::{Value, json};
 use session_manager::events::bindings::{Binding, BindingKey};
-use session_manager::events::deliver::{AttachPoint, Delivery, Feed, FeedSettings};
+use session_manager::events::deliver::{AttachPoint, Delivery, Feed, FeedSettings, Handed};
 use session_manager::events::filter::Filter;
 use session_manager::events::{Committed, EventSink};
 use session_manager::machine::Command;
@@ -152,16 +153,21 @@ impl Record {
 }
 
 impl AttachPoint for Deliveries {
-    fn deliver(&self, delivery: Delivery<'_>) {
+    fn deliver(&self, delivery: Delivery<'_>) -> Handed {
         let data: Value = serde_json::from_str(delivery.data).expect("a payload is JSON");
-        let sidecar: Value = serde_json::from_str(&delivery.sidecar).expect("a sidecar is JSON");
+        let sidecar: Value = serde_json::from_str(&delivery.sidecar()).expect("a sidecar is JSON");
         let session = data.get("session_id").or_else(|| data.pointer("/payload/session_id"));
         if session.and_then(Value::as_str) == Some(MARKER) {
-            return;
+            return Handed::Taken;
         }
         let mut by_name = self.by_name.lock().unwrap();
         let mine = by_name.get_mut(&*delivery.binding.function_id).expect("a delivery has its subscriber");
         mine.push(json!({ "data": data, "sidecar": sidecar }));
+        Handed::Taken
+    }
+
+    fn room(&self, _: &Binding) -> BoxFuture<'static, ()> {
+        Box::pin(std::future::ready(()))
     }
 }
 

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 /// Which room may name which. Everything points toward `machine`, and `machine` names nobody.
 const ARROWS: [(&str, &[&str]); 7] = [
-    ("surface", &["requests", "proposal", "events", "machine", "sockets"]),
+    ("surface", &["requests", "proposal", "events", "machine", "proto", "sockets"]),
     ("requests", &["machine"]),
     ("proposal", &["replication", "storage", "events", "machine"]),
     ("replication", &["machine", "storage", "events", "proto", "sockets"]),

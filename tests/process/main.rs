@@ -5,6 +5,7 @@ mod bad_input;
 mod bridge;
 mod client;
 mod golden;
+mod feed;
 mod kill;
 mod node;
 mod race;

@@ -2,7 +2,7 @@
 //! Never: what a call or a binding means (calls, triggers).
 
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use futures::stream::{SplitSink, SplitStream};
@@ -15,7 +15,6 @@ use tokio_tungstenite::tungstenite::protocol::{CloseFrame, Role, WebSocketConfig
 use tokio_tungstenite::tungstenite::{Error as WsError, Message};
 use tokio_util::sync::CancellationToken;
 
-use super::Bus;
 use super::calls::Share;
 use super::inbound::{Inbound, RegisterFunction};
 use super::intake::{Arriving, Metered};
@@ -23,11 +22,15 @@ use super::outbound::{self, ErrorBody, Frame};
 use super::outbox::{Class, Goodbye, Next, Outbox};
 use super::registry::{Function, Refused, TooMuch};
 use super::worker::Worker;
+use super::{Bus, locked};
+use crate::machine::ids::Position;
 
 /// Small, since every idle connection has them.
 const SOCKET_BUFFER_BYTES: usize = 16 << 10;
 /// How long a goodbye may take to be written, and then to be acknowledged.
 const GOODBYE_MAX: Duration = Duration::from_secs(1);
+/// How often a client that gets events is asked whether it has them, at most.
+const PROBE_EVERY: Duration = Duration::from_secs(1);
 /// A close frame carries at most 123 bytes of reason.
 const REASON_BYTES_MAX: usize = 123;
 
@@ -50,7 +53,8 @@ where
     let (sink, stream) = WebSocketStream::from_raw_socket(socket, Role::Server, Some(config)).await.split();
     let (worker, outbox) = bus.join(peer);
     tracing::debug!(worker = worker.id, ?peer, "worker connected");
-    let connection = Connection { share: Share::new(&bus.settings()), bus, worker, outbox, arriving };
+    let connection =
+        Connection { share: Share::new(&bus.settings()), bus, worker, outbox, arriving, probe: Mutex::default() };
     let goodbye = connection.run(sink, stream, shutdown).await;
     connection.bus.leave(&connection.worker);
     tracing::debug!(worker = connection.worker.id, code = goodbye.code, reason = goodbye.reason, "worker disconnected");
@@ -62,6 +66,39 @@ struct Connection {
     outbox: Arc<Outbox>,
     share: Share,
     arriving: Arc<Arriving>,
+    probe: Mutex<Probe>,
+}
+
+/// A ping after an event: once it is answered, the client has the event, and everything before.
+#[derive(Default)]
+struct Probe {
+    number: u64,
+    /// What the client has if it answers the last probe.
+    upto: Option<Position>,
+    /// The last event that was written.
+    written: Option<Position>,
+    asked_at: Option<Instant>,
+}
+
+impl Probe {
+    /// The ping to write now, if it is time.
+    fn due(&mut self) -> Option<Message> {
+        if self.written == self.upto || self.asked_at.is_some_and(|at| at.elapsed() < PROBE_EVERY) {
+            return None;
+        }
+        self.asked_at = Some(Instant::now());
+        Some(self.ask())
+    }
+
+    fn ask(&mut self) -> Message {
+        self.number += 1;
+        self.upto = self.written;
+        Message::Ping(bytes::Bytes::copy_from_slice(&self.number.to_be_bytes()))
+    }
+
+    fn answered(&self, payload: &[u8]) -> Option<Position> {
+        self.upto.filter(|_| payload == self.number.to_be_bytes())
+    }
 }
 
 impl Connection {
@@ -124,7 +161,12 @@ impl Connection {
                 Message::Binary(_) => return goodbye(1003, "binary frames are not spoken here: send JSON text"),
                 Message::Close(_) => return goodbye(1000, "the client closed the connection"),
                 // The WebSocket library answers pings by itself.
-                Message::Ping(_) | Message::Pong(_) | Message::Frame(_) => {}
+                Message::Pong(payload) => {
+                    if let Some(position) = locked(&self.probe).answered(&payload) {
+                        self.worker.confirm(position);
+                    }
+                }
+                Message::Ping(_) | Message::Frame(_) => {}
             }
         }
     }
@@ -224,7 +266,8 @@ impl Connection {
             let next = match timeout(ping_after, self.outbox.next()).await {
                 Ok(next) => next,
                 Err(_) => {
-                    if self.write_one(&mut sink, Message::Ping(bytes::Bytes::new()), true).await.is_err() {
+                    let ping = locked(&self.probe).ask();
+                    if self.write_one(&mut sink, ping, true).await.is_err() {
                         return;
                     }
                     continue;
@@ -240,6 +283,14 @@ impl Connection {
                         if !self.outbox.cut_token().is_cancelled() {
                             return;
                         }
+                    } else if let Class::Event(position) = class {
+                        locked(&self.probe).written = Some(position);
+                    }
+                    let probe = if flush { locked(&self.probe).due() } else { None };
+                    if let Some(ping) = probe
+                        && self.write_one(&mut sink, ping, true).await.is_err()
+                    {
+                        return;
                     }
                 }
                 Next::Close(goodbye) => {

@@ -122,6 +122,10 @@ impl Bus {
         })
     }
 
+    pub fn feed(&self) -> &Arc<CurrentFeed> {
+        &self.feed
+    }
+
     pub fn settings(&self) -> Arc<BusSettings> {
         self.settings.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -185,7 +189,8 @@ impl Bus {
         // First, so that a client that is back already finds itself in one place or the other.
         self.park(worker);
         let bindings = self.change_registry(|registry| registry.remove_worker(worker.number));
-        let since = self.feed.read(|feed| feed.unbind_owner(worker.number));
+        // What was sent may be lost with the socket, so it goes on after what the client has for certain.
+        let since = self.feed.read(|feed| feed.unbind_owner(worker.number)).max(worker.confirmed());
         let mut missed = Missed { since, ..Missed::default() };
         for (id, trigger) in bindings {
             self.tell_type_owner_of_removal(&id, &trigger);
@@ -230,7 +235,7 @@ impl Bus {
         locked(&self.detached).remove(&previous.number);
         if previous.move_to(worker) {
             self.change_registry(|registry| registry.change_owner(previous.number, worker));
-            self.feed.read(|feed| feed.change_owner(previous.number, worker.number));
+            self.feed.read(|feed| feed.change_owner(previous.number, worker.number, previous.confirmed()));
         }
         tracing::debug!(worker = worker.id, previous = previous_id, "worker reattached");
     }

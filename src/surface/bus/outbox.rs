@@ -10,6 +10,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::locked;
 use super::outbound::Frame;
+use crate::machine::ids::Position;
 
 /// What a waiting frame costs besides its text.
 const FRAME_OVERHEAD_BYTES: usize = 96;
@@ -24,6 +25,8 @@ const FAIR_SHARE_BYTES: usize = 256 << 10;
 pub struct OutboxLimits {
     /// Events and calls to the client; past it the client is a slow consumer.
     pub bytes_max: usize,
+    /// Past this the client is given no more events; they wait in the kept feed.
+    pub events_bytes_max: usize,
     /// Results may take this much on top: the client asked for them, and the reader stops taking calls long before.
     pub results_bytes_max: usize,
     pub frames_max: usize,
@@ -35,6 +38,7 @@ impl Default for OutboxLimits {
     fn default() -> OutboxLimits {
         OutboxLimits {
             bytes_max: 32 << 20,
+            events_bytes_max: 512 << 10,
             results_bytes_max: 128 << 20,
             frames_max: 64 << 10,
             total_bytes_max: 512 << 20,
@@ -46,6 +50,8 @@ impl Default for OutboxLimits {
 pub enum Class {
     /// The answer to a call: kept when the socket is lost, for the client to fetch by reattaching.
     Result,
+    /// An event; lost with the socket, and kept in the feed.
+    Event(Position),
     /// Anything else; lost with the socket.
     Other,
 }
@@ -99,7 +105,7 @@ impl Outbox {
     /// Queues a frame. A client whose queue is full is cut off; what it was to get besides results is dropped.
     pub fn push(&self, frame: Frame, class: Class) {
         let mut state = locked(&self.state);
-        if state.goodbye.is_some() && class == Class::Other {
+        if state.goodbye.is_some() && class != Class::Result {
             return;
         }
         if self.is_full(&state, class) {
@@ -117,7 +123,7 @@ impl Outbox {
     fn is_full(&self, state: &State, class: Class) -> bool {
         let bytes_max = match class {
             Class::Result => self.limits.bytes_max + self.limits.results_bytes_max,
-            Class::Other => self.limits.bytes_max,
+            Class::Event(_) | Class::Other => self.limits.bytes_max,
         };
         let crowded = self.total_bytes.load(Ordering::Relaxed) > self.limits.total_bytes_max;
         state.bytes > bytes_max
@@ -176,15 +182,30 @@ impl Outbox {
         !state.recent.is_empty() || state.frames.iter().any(|(_, class)| *class == Class::Result)
     }
 
+    /// True when the client should not get another event now.
+    pub fn is_full_of_events(&self) -> bool {
+        let state = locked(&self.state);
+        state.goodbye.is_none() && state.bytes > self.limits.events_bytes_max
+    }
+
+    /// Waits until little enough is queued for more events.
+    pub async fn room_for_events(&self) {
+        self.below(self.limits.events_bytes_max / 2).await;
+    }
+
     /// Waits until little enough is queued for the client to deserve more. Its calls are not read meanwhile.
     pub async fn room(&self) {
+        self.below(self.limits.bytes_max / 4).await;
+    }
+
+    async fn below(&self, bytes: usize) {
         loop {
             let emptied = self.emptied.notified();
             tokio::pin!(emptied);
             emptied.as_mut().enable();
             {
                 let state = locked(&self.state);
-                if state.goodbye.is_some() || state.bytes <= self.limits.bytes_max / 4 {
+                if state.goodbye.is_some() || state.bytes <= bytes {
                     return;
                 }
             }

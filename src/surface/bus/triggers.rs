@@ -3,16 +3,18 @@
 
 use std::sync::Arc;
 
+use futures::FutureExt;
+use futures::future::BoxFuture;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
 use super::Bus;
 use super::inbound::{RegisterTrigger, RegisterType};
 use super::outbound::{self, Call, ErrorBody, Frame};
-use super::registry::{TooMuch, Trigger, TriggerType};
+use super::registry::{Registry, TooMuch, Trigger, TriggerType};
 use super::worker::Worker;
 use crate::events::bindings::{Binding, BindingKey};
-use crate::events::deliver::{AttachPoint, Delivery, Feed};
+use crate::events::deliver::{AttachPoint, Delivery, Feed, Handed};
 use crate::surface::subscription::Subscription;
 
 /// Fires when a worker comes or goes, as on an engine.
@@ -34,10 +36,7 @@ impl Bus {
             namespace: text(asked.namespace),
         };
         if self.reserves(&asked.trigger_type) {
-            let bound = self.bind_own(worker, &asked.id, &trigger)?;
-            let error = bound.err().map(|why| ErrorBody::new("trigger_registration_failed", why).print());
-            worker.send(outbound::trigger_result(&asked.id, &asked.trigger_type, &asked.function_id, error.as_deref()));
-            return Ok(());
+            return self.register_own(worker, &asked.id, trigger);
         }
         self.feed.read(|feed| self.note_trigger(feed, &asked.id, trigger.clone()))?;
         match self.read_registry(|registry| registry.type_owner(&asked.trigger_type)) {
@@ -47,26 +46,56 @@ impl Bus {
         Ok(())
     }
 
-    /// Binds one of this node's events. The inner error is for the subscriber to read.
-    fn bind_own(
-        self: &Arc<Self>,
-        worker: &Arc<Worker>,
-        id: &str,
-        trigger: &Trigger,
-    ) -> Result<Result<(), String>, TooMuch> {
-        let bound = self.feed.read(|feed| {
-            let binding = match self.read_own_binding(feed, worker, id, trigger) {
+    /// Binds one of this node's events, and tells the subscriber.
+    fn register_own(self: &Arc<Self>, worker: &Arc<Worker>, id: &str, trigger: Trigger) -> Result<(), TooMuch> {
+        let ahead = self.feed.read(|feed| {
+            let binding = match self.read_own_binding(feed, worker, id, &trigger) {
                 Ok(binding) => binding,
-                Err(why) => return Ok(Err(why)),
+                Err(why) => {
+                    tell(worker, id, &trigger, Err(why));
+                    return Ok(None);
+                }
             };
             // In the registry first: once the feed has it, an event may already be on its way.
             self.note_trigger(feed, id, trigger.clone())?;
-            Ok(feed.bind(binding))
+            match binding.after.filter(|after| feed.ahead(*after).is_some()) {
+                None => {
+                    self.bind_own(feed, worker, id, &trigger, binding);
+                    Ok(None)
+                }
+                Some(after) => Ok(Some((feed.clone(), binding, after))),
+            }
         })?;
-        if bound.is_err() {
-            self.change_registry(|registry| registry.unregister_trigger(id, worker.number));
+        // Another node may know of the position: this one asks before it says no. Others are served meanwhile.
+        if let Some((feed, binding, after)) = ahead {
+            let (bus, worker, id) = (self.clone(), worker.clone(), id.to_owned());
+            tokio::spawn(async move {
+                let asked = feed.catch_up(after).await;
+                let wanted = |registry: &Registry| {
+                    registry.trigger(&id).is_some_and(|found| found.subscriber.number == worker.number)
+                };
+                if !bus.read_registry(wanted) {
+                    return;
+                }
+                match asked {
+                    Ok(()) => bus.bind_own(&feed, &worker, &id, &trigger, binding),
+                    Err(why) => bus.refuse_own(&worker, &id, &trigger, why),
+                }
+            });
         }
-        Ok(bound)
+        Ok(())
+    }
+
+    fn bind_own(&self, feed: &Feed, worker: &Worker, id: &str, trigger: &Trigger, binding: Binding) {
+        match feed.bind(binding) {
+            Ok(()) => tell(worker, id, trigger, Ok(())),
+            Err(why) => self.refuse_own(worker, id, trigger, why),
+        }
+    }
+
+    fn refuse_own(&self, worker: &Worker, id: &str, trigger: &Trigger, why: String) {
+        self.change_registry(|registry| registry.unregister_trigger(id, worker.number));
+        tell(worker, id, trigger, Err(why));
     }
 
     fn read_own_binding(
@@ -81,7 +110,7 @@ impl Bus {
         let metadata = trigger.metadata.as_deref().map(serde_json::from_str::<Value>).transpose();
         let metadata = metadata.map_err(|error| format!("`metadata` cannot be read: {error}"))?;
         let asked = Subscription::read(feed, &trigger.trigger_type, &trigger.function_id, &config, metadata)?;
-        // A position the client named must be kept; one we remember for it is a courtesy, as far as the ring reaches.
+        // A position the client named must be kept; one we remember for it is a courtesy, as far as the feed reaches.
         let remembered = worker.resume_binding(id).filter(|position| feed.reaches(*position));
         Ok(Binding {
             key: BindingKey { owner: worker.number, id: id.into() },
@@ -91,6 +120,11 @@ impl Bus {
             after: asked.after.max(remembered),
             to: self.clone(),
         })
+    }
+
+    /// Who serves a function now.
+    fn server_of(&self, function_id: &str) -> Option<Arc<Worker>> {
+        self.read_registry(|registry| registry.function(function_id).map(|function| function.owner.clone()))
     }
 
     /// Records a binding. One of the same id ends, whoever registered it: ids are unique, so it is the same client.
@@ -178,26 +212,47 @@ impl Bus {
 }
 
 impl AttachPoint for Bus {
-    /// Calls the bound function, whoever serves it now. Its queue decides what happens when it is slow.
-    fn deliver(&self, delivery: Delivery<'_>) {
+    /// Calls the bound function, whoever serves it now.
+    fn deliver(&self, delivery: Delivery<'_>) -> Handed {
         let function_id = &delivery.binding.function_id;
-        let owner =
-            self.read_registry(|registry| registry.function(function_id).map(|function| function.owner.clone()));
-        let Some(owner) = owner else {
+        let Some(owner) = self.server_of(function_id) else {
             tracing::debug!(%function_id, "an event found no function to call");
-            return;
+            return Handed::Taken;
         };
-        let call = Call {
-            invocation_id: None,
-            function_id,
-            data: delivery.data,
-            metadata: Some(&delivery.sidecar),
-            traceparent: None,
-            baggage: None,
-            namespace: None,
+        let call = || {
+            let sidecar = delivery.sidecar();
+            let call = Call {
+                invocation_id: None,
+                function_id,
+                data: delivery.data,
+                metadata: Some(&sidecar),
+                traceparent: None,
+                baggage: None,
+                namespace: None,
+            };
+            call.print()
         };
-        owner.send(call.print());
+        match owner.offer_event(call, delivery.committed.position) {
+            Ok(()) => Handed::Taken,
+            Err(_) => Handed::Full,
+        }
     }
+
+    fn room(&self, binding: &Binding) -> BoxFuture<'static, ()> {
+        let outbox = self.server_of(&binding.function_id).and_then(|owner| owner.outbox());
+        async move {
+            if let Some(outbox) = outbox {
+                outbox.room_for_events().await;
+            }
+        }
+        .boxed()
+    }
+}
+
+/// Answers a registration.
+fn tell(worker: &Worker, id: &str, trigger: &Trigger, bound: Result<(), String>) {
+    let error = bound.err().map(|why| ErrorBody::new("trigger_registration_failed", why).print());
+    worker.send(outbound::trigger_result(id, &trigger.trigger_type, &trigger.function_id, error.as_deref()));
 }
 
 fn print_trigger(id: &str, trigger: &Trigger) -> Frame {

@@ -49,6 +49,8 @@ pub struct Worker {
     /// Calls that other workers made and this one has yet to answer.
     waiting: Mutex<HashMap<String, oneshot::Sender<Reply>>>,
     missed: Mutex<Missed>,
+    /// The last event the client has for certain.
+    confirmed: Mutex<Option<Position>>,
 }
 
 /// Bindings that were live when the socket was lost, and how far they had come. Registered again after a reattach,
@@ -83,6 +85,7 @@ impl Worker {
             link: Mutex::new(Link::Attached(outbox)),
             waiting: Mutex::default(),
             missed: Mutex::default(),
+            confirmed: Mutex::default(),
         }
     }
 
@@ -122,6 +125,41 @@ impl Worker {
             Link::Moved(successor) => successor.clone(),
         };
         successor.send(frame);
+    }
+
+    /// Sends an event, unless too many wait already: then nothing is taken, and the outbox to wait for is answered.
+    /// Lost when the worker has no socket.
+    pub fn offer_event(&self, frame: impl FnOnce() -> Frame, position: Position) -> Result<(), Arc<Outbox>> {
+        let successor = match &*locked(&self.link) {
+            Link::Attached(outbox) if outbox.is_full_of_events() => return Err(outbox.clone()),
+            Link::Attached(outbox) => {
+                outbox.push(frame(), Class::Event(position));
+                return Ok(());
+            }
+            Link::Detached(_) | Link::Gone => return Ok(()),
+            Link::Moved(successor) => successor.clone(),
+        };
+        successor.offer_event(frame, position)
+    }
+
+    /// The outbox of its socket, if it has one.
+    pub fn outbox(&self) -> Option<Arc<Outbox>> {
+        let successor = match &*locked(&self.link) {
+            Link::Attached(outbox) => return Some(outbox.clone()),
+            Link::Detached(_) | Link::Gone => return None,
+            Link::Moved(successor) => successor.clone(),
+        };
+        successor.outbox()
+    }
+
+    /// The client has everything up to here: it answered a ping that was sent after it.
+    pub fn confirm(&self, position: Position) {
+        let mut confirmed = locked(&self.confirmed);
+        *confirmed = (*confirmed).max(Some(position));
+    }
+
+    pub fn confirmed(&self) -> Option<Position> {
+        *locked(&self.confirmed)
     }
 
     /// Sends the answer to a call, or keeps it for the worker to come back.

@@ -6,15 +6,18 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use futures::FutureExt;
+use futures::future::BoxFuture;
 use serde_json::{Value, json};
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::sdk::{Connection, Handler};
-use crate::events::deliver::{AttachPoint, Delivery};
+use crate::events::bindings::Binding;
+use crate::events::deliver::{AttachPoint, Delivery, Handed};
 use crate::machine::ids::Position;
 
-/// What may wait for a slow engine. Beyond it the queue is dropped, and filled again from the feed when there is room.
+/// What may wait for a slow engine. Beyond it events wait in the kept feed.
 const QUEUE_BYTES_MAX: usize = 64 << 20;
 /// What may be on its way without the engine having said that it has read it.
 const BATCH_BYTES_MAX: usize = 4 << 20;
@@ -43,8 +46,6 @@ impl Item {
 struct Queue {
     items: VecDeque<Item>,
     bytes: usize,
-    /// Events were dropped: what comes is dropped too, until the feed is asked again.
-    overflowed: bool,
 }
 
 /// The events of this node on their way to one engine.
@@ -53,6 +54,8 @@ pub struct Pump {
     fence: String,
     queue: Mutex<Queue>,
     wake: Notify,
+    /// Told when something left the queue.
+    emptied: Notify,
     /// The last event the engine has read.
     delivered: watch::Sender<Option<Position>>,
 }
@@ -63,7 +66,14 @@ impl Pump {
         let nothing: Handler = Arc::new(|_, _| Box::pin(std::future::ready(Ok(Value::Null))));
         connection.listen(&fence, "Internal: answers its own worker, to know what the engine has read.", nothing);
         let delivered = watch::Sender::new(None);
-        Arc::new(Pump { connection, fence, queue: Mutex::default(), wake: Notify::new(), delivered })
+        Arc::new(Pump {
+            connection,
+            fence,
+            queue: Mutex::default(),
+            wake: Notify::new(),
+            emptied: Notify::new(),
+            delivered,
+        })
     }
 
     /// Where one binding's deliveries go in.
@@ -76,21 +86,11 @@ impl Pump {
         self.delivered.subscribe()
     }
 
-    /// Sends until told to stop, then what is left, for a moment. `refill` asks the feed again from a position, after
-    /// events were dropped.
-    pub async fn run(self: Arc<Pump>, stop: CancellationToken, refill: impl Fn(Option<Position>)) {
+    /// Sends until told to stop, then what is left, for a moment.
+    pub async fn run(self: Arc<Pump>, stop: CancellationToken) {
         loop {
             let batch = self.take();
             if batch.is_empty() {
-                if self.take_overflow() {
-                    let from = *self.delivered.borrow();
-                    tracing::warn!(
-                        ?from,
-                        "the engine was slow and events were dropped: sending them again from the feed"
-                    );
-                    refill(from);
-                    continue;
-                }
                 tokio::select! {
                     () = self.wake.notified() => continue,
                     () = stop.cancelled() => return,
@@ -135,18 +135,17 @@ impl Pump {
         }
     }
 
-    fn push(&self, item: Item) {
+    /// False: there is no room, and nothing was taken. It stays in the kept feed.
+    fn push(&self, item: Item) -> bool {
         let mut queue = self.queue();
-        if queue.overflowed {
-            return;
+        if queue.bytes > QUEUE_BYTES_MAX {
+            return false;
         }
         queue.bytes += item.bytes();
         queue.items.push_back(item);
-        if queue.bytes > QUEUE_BYTES_MAX {
-            *queue = Queue { overflowed: true, ..Queue::default() };
-        }
         drop(queue);
         self.wake.notify_one();
+        true
     }
 
     fn take(&self) -> Vec<Item> {
@@ -160,11 +159,9 @@ impl Pump {
             batch.push(item);
         }
         queue.bytes -= bytes;
+        drop(queue);
+        self.emptied.notify_waiters();
         batch
-    }
-
-    fn take_overflow(&self) -> bool {
-        std::mem::take(&mut self.queue().overflowed)
     }
 
     fn queue(&self) -> MutexGuard<'_, Queue> {
@@ -186,13 +183,30 @@ struct Outlet {
 }
 
 impl AttachPoint for Outlet {
-    fn deliver(&self, delivery: Delivery<'_>) {
-        self.pump.push(Item {
+    fn deliver(&self, delivery: Delivery<'_>) -> Handed {
+        let taken = self.pump.push(Item {
             function_id: delivery.binding.function_id.clone(),
             namespace: self.namespace.clone(),
-            position: delivery.position,
+            position: delivery.committed.position,
             data: delivery.data.to_owned(),
-            sidecar: delivery.sidecar,
+            sidecar: delivery.sidecar(),
         });
+        if taken { Handed::Taken } else { Handed::Full }
+    }
+
+    fn room(&self, _: &Binding) -> BoxFuture<'static, ()> {
+        let pump = self.pump.clone();
+        async move {
+            loop {
+                let emptied = pump.emptied.notified();
+                tokio::pin!(emptied);
+                emptied.as_mut().enable();
+                if pump.queue().bytes <= QUEUE_BYTES_MAX / 2 {
+                    return;
+                }
+                emptied.await;
+            }
+        }
+        .boxed()
     }
 }

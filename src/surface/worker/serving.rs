@@ -171,9 +171,7 @@ impl Turn {
         let mut functions = Functions::new(connection.clone(), served.service.clone());
         functions.refresh();
         let stop_pump = CancellationToken::new();
-        let repeating = subscribers.clone();
-        let refill = move |from| repeating.repeat_after(from);
-        let pump = tokio::spawn(pump.run(stop_pump.clone(), refill));
+        let pump = tokio::spawn(pump.run(stop_pump.clone()));
         Turn { connection, functions, subscribers, pump, stop_pump, back_since: None, lost: false, warned: false }
     }
 

@@ -35,8 +35,6 @@ struct Rows {
 }
 
 struct Row {
-    trigger_type: &'static str,
-    asked: EngineBinding,
     connection: u64,
 }
 
@@ -86,22 +84,6 @@ impl Subscribers {
         }
     }
 
-    /// Gives every binding again what came after `position`: it was dropped on the way.
-    pub fn repeat_after(&self, position: Option<Position>) {
-        let rows = self.rows();
-        self.feed.read(|feed| {
-            for (id, row) in &rows.by_id {
-                feed.unbind(&BindingKey { owner: ENGINE, id: id.as_str().into() });
-                if let Err(why) = self.put(feed, row.trigger_type, &row.asked, position) {
-                    tracing::error!(id, why, "events for a binding are lost; it goes on with what comes");
-                    if let Err(why) = self.put(feed, row.trigger_type, &row.asked, None) {
-                        tracing::error!(id, why, "a binding could not be made again");
-                    }
-                }
-            }
-        });
-    }
-
     pub fn len(&self) -> usize {
         self.rows().by_id.len()
     }
@@ -134,7 +116,7 @@ impl Bindings for Subscribers {
             return bound;
         }
         let connection = rows.connection;
-        rows.by_id.insert(asked.id.clone(), Row { trigger_type, asked, connection });
+        rows.by_id.insert(asked.id, Row { connection });
         Ok(())
     }
 

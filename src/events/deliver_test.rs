@@ -1,0 +1,457 @@
+//! The laws of delivery: nobody misses an event, nobody gets one twice, and nobody waits for anybody else.
+
+use std::collections::BTreeMap;
+
+use futures::FutureExt;
+use serde_json::json;
+
+use crate::events::current::CurrentFeed;
+use crate::events::filter::{Filter, Kinds};
+use crate::events::stream::{Item, Stream};
+use super::*;
+use crate::machine::Answer;
+use crate::machine::entry::Entry;
+use crate::machine::event::{Event, EventKind, Happened};
+use crate::machine::feed::{FeedEdge, Record, Recorded};
+use crate::machine::ids::{EntryId, FeedPlace, RequestId, SessionId};
+use crate::machine::json::{Json, Object};
+use crate::machine::refusal::Fault;
+use crate::machine::session::SessionMeta;
+use crate::machine::view::{Facet, ListOrder, ListPoint, View};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// What each binding got, and whether it takes more.
+#[derive(Default)]
+struct Seen {
+    got: Mutex<Vec<(String, Value, Value)>>,
+    stuck: Mutex<bool>,
+    freed: Arc<Notify>,
+}
+
+impl AttachPoint for Seen {
+    fn deliver(&self, delivery: Delivery<'_>) -> Handed {
+        if *locked(&self.stuck) {
+            return Handed::Full;
+        }
+        let data = serde_json::from_str(delivery.data).unwrap();
+        let sidecar = serde_json::from_str(&delivery.sidecar()).unwrap();
+        locked(&self.got).push((delivery.binding.key.id.to_string(), data, sidecar));
+        Handed::Taken
+    }
+
+    fn room(&self, _: &Binding) -> BoxFuture<'static, ()> {
+        let mut freed = Box::pin(self.freed.clone().notified_owned());
+        freed.as_mut().enable();
+        freed.boxed()
+    }
+}
+
+impl Seen {
+    fn indexes(&self) -> Vec<u64> {
+        locked(&self.got).iter().map(|(_, data, _)| data["n"].as_u64().unwrap()).collect()
+    }
+
+    async fn gets(&self, expected: impl IntoIterator<Item = u64>) {
+        let expected: Vec<u64> = expected.into_iter().collect();
+        for _ in 0..20_000 {
+            if self.indexes().len() >= expected.len() {
+                break;
+            }
+            tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+        }
+        assert_eq!(self.indexes(), expected);
+    }
+
+    fn stick(&self, stuck: bool) {
+        *locked(&self.stuck) = stuck;
+        self.freed.notify_waiters();
+    }
+}
+
+fn at(index: u64) -> Position {
+    Position { group: 0, index, ordinal: 0 }
+}
+
+fn tenant() -> Option<Object> {
+    json!({"tenant": "a"}).as_object().cloned()
+}
+
+fn event(index: u64) -> Arc<Committed> {
+    let payload = Json::adopt(&format!("{{\"n\":{index}}}"));
+    let event = Event {
+        session_id: "s".into(),
+        seq: index,
+        happened: Happened::Published { kind: EventKind::Deleted, role: None, payload },
+        metadata: tenant(),
+    };
+    Arc::new(Committed::new(at(index), event))
+}
+
+fn binding(to: &Arc<Seen>, trigger_type: &str, after: Option<u64>) -> Binding {
+    Binding {
+        key: BindingKey { owner: 1, id: trigger_type.into() },
+        function_id: "f".into(),
+        filter: Filter::parse(trigger_type, &Value::Null).unwrap(),
+        sidecar_fields: "\"mine\":1".to_owned(),
+        after: after.map(at),
+        to: to.clone(),
+    }
+}
+
+/// A state that keeps the feed, as an adapter would, and nothing else.
+#[derive(Default)]
+struct Kept {
+    lines: Mutex<Lines>,
+    applied: AtomicU64,
+}
+
+#[derive(Default)]
+struct Lines {
+    records: BTreeMap<FeedPlace, Record>,
+    trimmed: Option<FeedPlace>,
+}
+
+impl View for Lines {
+    fn recorded(&self, after: Option<FeedPlace>, limit: usize) -> Result<Vec<(FeedPlace, Record)>, Fault> {
+        let wanted = self.records.iter().filter(|(place, _)| Some(**place) > after);
+        Ok(wanted.take(limit).map(|(place, record)| (*place, record.clone())).collect())
+    }
+
+    fn feed_edge(&self) -> Result<FeedEdge, Fault> {
+        let newest = self.records.last_key_value().map(|(place, _)| *place);
+        Ok(FeedEdge { trimmed: self.trimmed, newest, bytes: 0 })
+    }
+
+    fn meta(&self, _: &SessionId) -> Result<Option<SessionMeta>, Fault> {
+        Ok(None)
+    }
+
+    fn leaf(&self, _: &SessionId) -> Result<Option<EntryId>, Fault> {
+        Ok(None)
+    }
+
+    fn entry(&self, _: &SessionId, _: &EntryId) -> Result<Option<Entry>, Fault> {
+        Ok(None)
+    }
+
+    fn entries(&self, _: &SessionId) -> Result<Vec<Entry>, Fault> {
+        Ok(Vec::new())
+    }
+
+    fn seq(&self, _: &SessionId) -> Result<u64, Fault> {
+        Ok(0)
+    }
+
+    fn listed(&self, _: &Facet, _: ListOrder, _: Option<&ListPoint>, _: usize) -> Result<Vec<ListPoint>, Fault> {
+        Ok(Vec::new())
+    }
+
+    fn remembered(&self, _: RequestId) -> Result<Option<Answer>, Fault> {
+        Ok(None)
+    }
+
+    fn deleted_at(&self, _: &SessionId) -> Result<Option<FeedPlace>, Fault> {
+        Ok(None)
+    }
+
+    fn cursor(&self, _: &str) -> Result<Option<Position>, Fault> {
+        Ok(None)
+    }
+
+    fn clock_ms(&self) -> Result<i64, Fault> {
+        Ok(0)
+    }
+}
+
+impl History for Kept {
+    fn look(&self, look: &mut dyn FnMut(&dyn View)) {
+        look(&*locked(&self.lines));
+    }
+
+    fn applied(&self) -> FeedPlace {
+        FeedPlace { index: self.applied.load(Ordering::SeqCst), ordinal: u32::MAX }
+    }
+
+    fn catch_up(&self) -> BoxFuture<'_, Result<(), String>> {
+        async { Ok(()) }.boxed()
+    }
+}
+
+impl Kept {
+    fn keep(&self, committed: &Committed) {
+        let payload = committed.payload().clone();
+        let what = Recorded::Published { kind: EventKind::Deleted, role: None, payload, metadata: tenant() };
+        let record = Record { session_id: "s".into(), seq: committed.event.seq, at_ms: 0, what };
+        let mut lines = locked(&self.lines);
+        lines.trimmed.get_or_insert(FeedPlace { index: 0, ordinal: 0 });
+        lines.records.insert(committed.position.place(), record);
+        self.applied.store(committed.position.index, Ordering::SeqCst);
+    }
+
+    fn trim(&self, upto: u64) {
+        let upto = at(upto).place();
+        let mut lines = locked(&self.lines);
+        lines.records.retain(|place, _| *place > upto);
+        lines.trimmed = Some(upto);
+    }
+}
+
+struct World {
+    feed: Arc<Feed>,
+    kept: Arc<Kept>,
+    _dispatch: tokio_util::task::AbortOnDropHandle<()>,
+}
+
+impl World {
+    /// A feed over a state, with a ring of this size.
+    fn new(ring_bytes_max: usize) -> World {
+        let kept = Arc::new(Kept::default());
+        let settings = FeedSettings { cluster: ClusterTag::new("c"), ring_bytes_max, ..FeedSettings::default() };
+        let feed = Feed::new(settings);
+        let history: Arc<dyn History> = kept.clone();
+        feed.reads_from(&history);
+        let dispatch = tokio::spawn(feed.clone().dispatch(CancellationToken::new()));
+        World { feed, kept, _dispatch: tokio_util::task::AbortOnDropHandle::new(dispatch) }
+    }
+
+    fn publish(&self, indexes: impl IntoIterator<Item = u64>) {
+        for index in indexes {
+            self.kept.keep(&event(index));
+            self.feed.publish(vec![event(index)]);
+        }
+    }
+}
+
+/// A feed with nothing behind it, whose publisher delivers.
+fn inline() -> Arc<Feed> {
+    let cluster = ClusterTag::new("c");
+    Feed::new(FeedSettings { cluster, queue_bytes_max: 0, ..FeedSettings::default() })
+}
+
+#[test]
+fn a_delivery_carries_the_payload_untouched_and_its_place_beside_it() {
+    let (feed, seen) = (inline(), Arc::new(Seen::default()));
+    feed.bind(binding(&seen, "session::deleted", None)).unwrap();
+    feed.bind(binding(&seen, "session::store::events", None)).unwrap();
+    feed.publish(vec![event(4)]);
+    let sidecar = json!({"mine": 1, "session-manager": {"position": "c.0.4.0", "seq": 4}});
+    let envelope =
+        json!({"trigger_type": "session::deleted", "payload": {"n": 4}, "session_metadata": {"tenant": "a"}});
+    assert_eq!(
+        *locked(&seen.got),
+        [
+            ("session::deleted".to_owned(), json!({"n": 4}), sidecar.clone()),
+            ("session::store::events".to_owned(), envelope, sidecar),
+        ]
+    );
+}
+
+#[test]
+fn a_binding_hears_nothing_that_was_published_before_it() {
+    let feed = Feed::new(FeedSettings::default());
+    let seen = Arc::new(Seen::default());
+    feed.publish(vec![event(1)]);
+    feed.bind(binding(&seen, "session::deleted", None)).unwrap();
+    feed.publish(vec![event(2), event(3)]);
+    feed.drain(usize::MAX);
+    assert_eq!(seen.indexes(), [2, 3]);
+}
+
+#[tokio::test]
+async fn a_resumed_binding_gets_what_it_missed_then_the_rest_each_once() {
+    // With a ring that holds everything, and with one that holds next to nothing.
+    for ring_bytes_max in [1 << 20, 1] {
+        let (world, seen) = (World::new(ring_bytes_max), Arc::new(Seen::default()));
+        world.publish(1..=300);
+        world.feed.bind(binding(&seen, "session::deleted", Some(1))).unwrap();
+        world.publish(301..=305);
+        seen.gets(2..=305).await;
+        world.publish(306..=307);
+        seen.gets(2..=307).await;
+        assert!(locked(&seen.got).iter().all(|(_, _, sidecar)| sidecar["session-manager"].get("lagged").is_none()));
+    }
+}
+
+#[tokio::test]
+async fn bindings_of_one_subscriber_are_resumed_in_one_order() {
+    let (world, seen) = (World::new(1 << 20), Arc::new(Seen::default()));
+    world.publish(1..=5);
+    world.feed.bind(binding(&seen, "session::deleted", Some(1))).unwrap();
+    world.feed.bind(binding(&seen, "session::store::events", Some(3))).unwrap();
+    for _ in 0..20_000 {
+        if locked(&seen.got).len() == 6 {
+            break;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+    }
+    let order: Vec<String> = locked(&seen.got)
+        .iter()
+        .map(|(_, _, sidecar)| sidecar["session-manager"]["position"].as_str().unwrap().to_owned())
+        .collect();
+    assert_eq!(order, ["c.0.2.0", "c.0.3.0", "c.0.4.0", "c.0.4.0", "c.0.5.0", "c.0.5.0"]);
+}
+
+#[tokio::test]
+async fn a_binding_registered_again_misses_nothing_and_hears_nothing_twice() {
+    let (world, seen) = (World::new(1 << 20), Arc::new(Seen::default()));
+    world.publish([1]);
+    world.feed.bind(binding(&seen, "session::deleted", None)).unwrap();
+    world.publish([2]);
+    seen.gets([2]).await;
+    world.publish([3]);
+    world.feed.bind(binding(&seen, "session::deleted", None)).unwrap();
+    world.feed.bind(binding(&seen, "session::deleted", Some(1))).unwrap();
+    world.publish([4]);
+    seen.gets([2, 3, 4]).await;
+}
+
+#[tokio::test]
+async fn a_position_that_is_not_kept_of_another_group_or_of_the_future_is_refused_in_words() {
+    let (world, seen) = (World::new(1), Arc::new(Seen::default()));
+    world.publish(1..=9);
+    world.kept.trim(4);
+    let bind = |position| {
+        let binding = Binding { after: Some(position), ..binding(&seen, "session::deleted", None) };
+        world.feed.bind(binding).unwrap_err()
+    };
+    let error = bind(at(3));
+    assert!(error.starts_with("compacted: cannot resume after c.0.3.0, the oldest is c.0.4.0"), "{error}");
+    let error = bind(at(10));
+    assert!(error.contains("`c.0.10.0` is from the future: the newest here is c.0.9."), "{error}");
+    let error = bind(Position { group: 7, ..at(5) });
+    assert!(error.contains("belongs to group 7"), "{error}");
+    assert_eq!(world.feed.bindings(), 0);
+    world.feed.bind(binding(&seen, "session::deleted", Some(4))).unwrap();
+    seen.gets(5..=9).await;
+}
+
+#[tokio::test]
+async fn without_a_state_the_ring_says_how_far_back_one_may_go() {
+    let feed = Feed::new(FeedSettings {
+        cluster: ClusterTag::new("c"),
+        ring_bytes_max: 2048,
+        queue_bytes_max: 0,
+        ..FeedSettings::default()
+    });
+    let seen = Arc::new(Seen::default());
+    feed.publish((1..=9).map(event).collect());
+    let error = feed.bind(binding(&seen, "session::deleted", Some(1))).unwrap_err();
+    assert!(error.starts_with("compacted: cannot resume after c.0.1.0, the oldest is c.0."), "{error}");
+    assert_eq!(feed.bindings(), 0);
+}
+
+#[test]
+fn a_publisher_that_is_ahead_of_dispatch_delivers_itself() {
+    let feed = Feed::new(FeedSettings { queue_bytes_max: 2000, ..FeedSettings::default() });
+    let seen = Arc::new(Seen::default());
+    feed.bind(binding(&seen, "session::deleted", None)).unwrap();
+    feed.publish(vec![event(1)]);
+    assert!(seen.indexes().is_empty());
+    feed.publish((2..=6).map(event).collect());
+    assert_eq!(seen.indexes(), [1, 2, 3, 4, 5, 6]);
+}
+
+#[tokio::test]
+async fn a_stuck_subscriber_delays_nobody_and_later_gets_everything_with_a_word() {
+    for ring_bytes_max in [1 << 20, 1] {
+        let world = World::new(ring_bytes_max);
+        let (slow, quick) = (Arc::new(Seen::default()), Arc::new(Seen::default()));
+        world.feed.bind(binding(&slow, "session::deleted", None)).unwrap();
+        let key = BindingKey { owner: 2, id: "quick".into() };
+        world.feed.bind(Binding { key, ..binding(&quick, "session::deleted", None) }).unwrap();
+        world.publish(1..=3);
+        slow.gets(1..=3).await;
+        slow.stick(true);
+        world.publish(4..=500);
+        quick.gets(1..=500).await;
+        slow.stick(false);
+        slow.gets(1..=500).await;
+        world.publish(501..=502);
+        slow.gets(1..=502).await;
+        let lagged: Vec<u64> = locked(&slow.got)
+            .iter()
+            .filter(|(_, _, sidecar)| sidecar["session-manager"]["lagged"] == true)
+            .map(|(_, data, _)| data["n"].as_u64().unwrap())
+            .collect();
+        assert_eq!(lagged, [4]);
+    }
+}
+
+#[tokio::test]
+async fn a_subscriber_that_the_feed_no_longer_reaches_is_told_and_goes_on() {
+    let (world, seen) = (World::new(1), Arc::new(Seen::default()));
+    world.feed.bind(binding(&seen, "session::deleted", None)).unwrap();
+    seen.stick(true);
+    world.publish(1..=20);
+    world.feed.drain(usize::MAX);
+    world.kept.trim(15);
+    seen.stick(false);
+    seen.gets(16..=20).await;
+    let (_, _, sidecar) = &locked(&seen.got)[0];
+    assert_eq!(sidecar["session-manager"]["compacted"], "c.0.15.0");
+}
+
+#[tokio::test]
+async fn a_state_that_jumped_ahead_loses_nobody_an_event() {
+    let (world, seen) = (World::new(1 << 20), Arc::new(Seen::default()));
+    world.publish([1]);
+    world.feed.bind(binding(&seen, "session::deleted", None)).unwrap();
+    world.publish([2]);
+    // Events 3 to 6 came with a snapshot: they are kept and were never published here.
+    (3..=6).for_each(|index| world.kept.keep(&event(index)));
+    world.feed.jumped(at(6));
+    world.publish([7]);
+    seen.gets(2..=7).await;
+}
+
+#[tokio::test]
+async fn a_subscriber_that_took_over_another_goes_on_after_what_is_confirmed() {
+    let (world, seen) = (World::new(1 << 20), Arc::new(Seen::default()));
+    world.feed.bind(binding(&seen, "session::deleted", None)).unwrap();
+    world.publish(1..=4);
+    seen.gets(1..=4).await;
+    locked(&seen.got).clear();
+    world.feed.change_owner(1, 9, Some(at(2)));
+    world.publish([5]);
+    seen.gets(3..=5).await;
+    assert_eq!(world.feed.bindings(), 1);
+    world.feed.unbind_owner(9);
+    assert_eq!(world.feed.bindings(), 0);
+}
+
+#[tokio::test]
+async fn a_stream_is_bounded_told_when_it_lagged_and_gone_when_dropped() {
+    let world = World::new(1 << 20);
+    let filter = || Filter::of_stream(Kinds::ALL, None, None, Object::new());
+    let stream = Stream::open(&CurrentFeed::new(world.feed.clone()), filter(), None).unwrap();
+    world.publish([1]);
+    world.feed.drain(usize::MAX);
+    // The stream is live from here on, and nobody takes from it while this goes on.
+    while world.feed.stands(stream.owner()) != Some(at(1))
+        || locked(&world.feed.state).bindings.owner(stream.owner()).unwrap().is_behind()
+    {
+        tokio::task::yield_now().await;
+    }
+    world.publish(2..=2000);
+    world.feed.drain(usize::MAX);
+    let (mut got, mut lagged) = (BTreeMap::new(), 0);
+    while got.len() < 2000 {
+        match stream.next().await {
+            Item::Event(committed, _) => {
+                let again = got.insert(committed.position, committed.event.seq);
+                assert!(again.is_none() && committed.position.index == got.len() as u64);
+            }
+            Item::Lagged => lagged += 1,
+            Item::Compacted(..) => panic!("everything is kept"),
+        }
+    }
+    assert!(lagged > 0);
+    drop(stream);
+    assert_eq!(world.feed.bindings(), 0);
+    let resumed = Stream::open(&CurrentFeed::new(world.feed.clone()), filter(), Some(at(1998))).unwrap();
+    let next = async || match resumed.next().await {
+        Item::Event(committed, _) => committed.position.index,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!((next().await, next().await), (1999, 2000));
+}

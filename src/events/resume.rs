@@ -1,0 +1,151 @@
+//! Owns: bringing a subscriber that is behind up to the present: what is kept is read for it at its own pace, page by
+//! page, and then it takes events as they happen again, without a gap and without one twice.
+//! Never: hold up anybody else. A subscriber without room waits here, with nothing kept in memory for it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::Committed;
+use super::bindings::Owner;
+use super::deliver::{Feed, Handed, Notice, State, locked};
+use super::history::{self, Unread};
+use crate::machine::ids::Position;
+use crate::machine::query::feed::FeedPage;
+
+/// Bindings that a client registers in one go are read for together, so that it gets their events in one order.
+const GATHER: Duration = Duration::from_millis(10);
+/// A state that cannot be read now is asked again after this.
+const AGAIN_AFTER: Duration = Duration::from_secs(1);
+/// Events that are handed over while everybody waits; a subscriber further behind reads on.
+const LAST_STRETCH: usize = 64;
+
+/// What a step of reading came to.
+enum Step {
+    /// There is more to read.
+    On,
+    /// A binding has no room.
+    Blocked(futures::future::BoxFuture<'static, ()>),
+    /// The state cannot be read at the moment.
+    Unreadable(String),
+    /// It is up to date, or gone.
+    Done,
+}
+
+impl Feed {
+    /// Reads for one subscriber until it is up to date or gone.
+    pub(super) async fn read_for(self: Arc<Self>, number: u64) {
+        tokio::time::sleep(GATHER).await;
+        loop {
+            match self.step(number) {
+                Step::On => tokio::task::yield_now().await,
+                Step::Blocked(room) => room.await,
+                Step::Unreadable(why) => {
+                    tracing::warn!(subscriber = number, why, "the feed cannot be read for a subscriber; trying again");
+                    tokio::time::sleep(AGAIN_AFTER).await;
+                }
+                Step::Done => return,
+            }
+        }
+    }
+
+    /// Reads for one subscriber as far as it goes without waiting.
+    pub(super) fn read_at_once(&self, number: u64) {
+        while matches!(self.step(number), Step::On) {}
+    }
+
+    fn step(&self, number: u64) -> Step {
+        let Some((cursor, turn)) = self.place_of(number) else { return Step::Done };
+        let Some(history) = self.history() else { return self.join(number, turn) };
+        match history::page(&*history, cursor.place()) {
+            Ok(page) => self.hand_out(number, turn, cursor.group, page),
+            Err(Unread::Compacted(oldest)) => {
+                self.skip_to(number, turn, oldest.in_group(cursor.group));
+                Step::On
+            }
+            Err(Unread::Fault(why)) => Step::Unreadable(why),
+        }
+    }
+
+    fn place_of(&self, number: u64) -> Option<(Position, u64)> {
+        let mut state = locked(&self.state);
+        let owner = state.bindings.owner(number)?;
+        owner.cursor.map(|cursor| (cursor, owner.turn))
+    }
+
+    /// Events were dropped before this subscriber got them.
+    fn skip_to(&self, number: u64, turn: u64, oldest: Position) {
+        let mut state = locked(&self.state);
+        if let Some(owner) = state.bindings.owner(number).filter(|owner| owner.turn == turn) {
+            owner.cursor = Some(oldest);
+            owner.compacted = Some(oldest);
+        }
+    }
+
+    fn hand_out(&self, number: u64, turn: u64, group: u32, page: FeedPage) -> Step {
+        for (place, event) in page.events {
+            let committed = Arc::new(Committed::new(place.in_group(group), event));
+            let mut state = locked(&self.state);
+            let Some(owner) = state.bindings.owner(number) else { return Step::Done };
+            if owner.turn != turn {
+                return Step::On;
+            }
+            if let Some(blocked) = self.hand_to(owner, &committed) {
+                return blocked;
+            }
+        }
+        if let Some(upto) = page.upto {
+            let mut state = locked(&self.state);
+            if let Some(owner) = state.bindings.owner(number).filter(|owner| owner.turn == turn) {
+                owner.cursor = owner.cursor.max(Some(upto.in_group(group)));
+            }
+        }
+        if page.more { Step::On } else { self.join(number, turn) }
+    }
+
+    /// Hands one event to every binding of a subscriber that wants it and has not seen it.
+    fn hand_to(&self, owner: &mut Owner, committed: &Arc<Committed>) -> Option<Step> {
+        let mut envelope = None;
+        for bound in owner.bounds.values() {
+            if !bound.wants(&committed.event, committed.position) {
+                continue;
+            }
+            let notice = Notice { lagged: owner.lagged, compacted: owner.compacted };
+            match self.hand_over(bound, committed, &mut envelope, notice) {
+                Handed::Full => return Some(Step::Blocked(bound.binding.to.room(&bound.binding))),
+                Handed::Taken => {
+                    bound.see(committed.position);
+                    (owner.lagged, owner.compacted) = (false, None);
+                }
+            }
+        }
+        owner.cursor = Some(committed.position);
+        None
+    }
+
+    /// The last stretch, while nothing else is handed out: what was published since the page was read is in the ring.
+    fn join(&self, number: u64, turn: u64) -> Step {
+        let mut state = locked(&self.state);
+        let State { bindings, ring, .. } = &mut *state;
+        let Some(owner) = bindings.owner(number) else { return Step::Done };
+        let Some(cursor) = owner.cursor.filter(|_| owner.turn == turn) else { return Step::On };
+        if let Some(lost) = ring.complete_after.filter(|complete_after| *complete_after > cursor) {
+            // With a state behind it this cannot last: the next page reaches further.
+            if self.history().is_none() {
+                owner.cursor = Some(lost);
+                owner.compacted = Some(lost);
+            }
+            return Step::On;
+        }
+        let rest = ring.after(cursor);
+        if rest.len() > LAST_STRETCH && self.history().is_some() {
+            return Step::On;
+        }
+        for committed in rest {
+            if let Some(blocked) = self.hand_to(owner, &committed) {
+                return blocked;
+            }
+        }
+        owner.catch_up();
+        Step::Done
+    }
+}

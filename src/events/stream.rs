@@ -1,0 +1,190 @@
+//! Owns: a subscription that is taken event by event: what waits for its taker, within bounds. Server-sent events, the
+//! gRPC watch and whoever sits in this process use it.
+//! Never: a wire.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use tokio::sync::Notify;
+
+use super::Committed;
+use super::bindings::{Binding, BindingKey};
+use super::current::CurrentFeed;
+use super::deliver::{AttachPoint, Delivery, Feed, Handed, locked};
+use super::filter::Filter;
+use super::position::ClusterTag;
+use super::ring::weight;
+use crate::machine::ids::Position;
+
+/// What may wait for one taker. Small: past it the kept feed is read for it, at its pace.
+const WAITING_MAX: usize = 256;
+const WAITING_BYTES_MAX: usize = 512 << 10;
+
+/// Streams are numbered apart from the workers of the bus, and in all feeds of this process alike: the data under them
+/// may be swapped.
+const FIRST_OWNER: u64 = 1 << 63;
+static OPENED: AtomicU64 = AtomicU64::new(0);
+
+/// What a taker gets.
+#[derive(Debug, Clone)]
+pub enum Item {
+    Event(Arc<Committed>, ClusterTag),
+    /// It was too slow: what follows is read from the kept feed, without updates that were replaced meanwhile.
+    Lagged,
+    /// It was so slow that events are lost to it; what follows comes after this position.
+    Compacted(Position, ClusterTag),
+}
+
+/// A live subscription; ends when dropped.
+pub struct Stream {
+    feed: Arc<CurrentFeed>,
+    owner: u64,
+    /// Where it began: everything after this position comes.
+    pub begun: Position,
+    pub cluster: ClusterTag,
+    waiting: Arc<Waiting>,
+}
+
+#[derive(Default)]
+struct Waiting {
+    items: Mutex<Items>,
+    filled: Notify,
+    emptied: Arc<Notify>,
+}
+
+#[derive(Default)]
+struct Items {
+    items: VecDeque<Item>,
+    bytes: usize,
+}
+
+impl Stream {
+    /// Subscribes to what comes after a position, or from now on.
+    pub fn open(current: &Arc<CurrentFeed>, filter: Filter, after: Option<Position>) -> Result<Stream, String> {
+        current.read(|feed| Stream::open_on(feed, current, filter, after))
+    }
+
+    fn open_on(
+        feed: &Feed,
+        current: &Arc<CurrentFeed>,
+        filter: Filter,
+        after: Option<Position>,
+    ) -> Result<Stream, String> {
+        let owner = FIRST_OWNER + OPENED.fetch_add(1, Ordering::Relaxed);
+        let waiting = Arc::new(Waiting::default());
+        let begun = after.unwrap_or_else(|| feed.now());
+        let key = BindingKey { owner, id: "stream".into() };
+        feed.bind(Binding {
+            key,
+            function_id: "".into(),
+            filter,
+            sidecar_fields: String::new(),
+            after: Some(begun),
+            to: waiting.clone(),
+        })?;
+        Ok(Stream { feed: current.clone(), owner, begun, cluster: feed.cluster().clone(), waiting })
+    }
+
+    #[cfg(test)]
+    pub fn owner(&self) -> u64 {
+        self.owner
+    }
+
+    /// Waits for the next item.
+    pub async fn next(&self) -> Item {
+        loop {
+            if let Some(item) = self.waiting.take() {
+                return item;
+            }
+            self.waiting.filled.notified().await;
+        }
+    }
+
+    /// The next item, if one is there.
+    pub fn try_next(&self) -> Option<Item> {
+        self.waiting.take()
+    }
+
+    /// Where the taker stands once it has taken everything that waits; `None` when something waits.
+    pub fn stands(&self) -> Option<(Position, ClusterTag)> {
+        // In this order: what is handed over after the first look is not counted.
+        let stands = self.feed.read(|feed| Some((feed.stands(self.owner)?, feed.cluster().clone())));
+        stands.filter(|_| locked(&self.waiting.items).items.is_empty())
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        self.feed.read(|feed| feed.unbind_owner(self.owner));
+        // Whoever waits for room here finds that nobody wants it.
+        self.waiting.emptied.notify_waiters();
+    }
+}
+
+impl Waiting {
+    fn take(&self) -> Option<Item> {
+        let mut items = locked(&self.items);
+        let item = items.items.pop_front()?;
+        items.bytes -= cost(&item);
+        // Half empty, so that a slow taker is not read for event by event.
+        let room = items.items.len() <= WAITING_MAX / 2 && items.bytes <= WAITING_BYTES_MAX / 2;
+        drop(items);
+        if room {
+            self.emptied.notify_waiters();
+        }
+        Some(item)
+    }
+}
+
+impl Items {
+    fn push(&mut self, item: Item) {
+        self.bytes += cost(&item);
+        self.items.push_back(item);
+    }
+
+    fn is_full(&self) -> bool {
+        self.items.len() >= WAITING_MAX || self.bytes >= WAITING_BYTES_MAX
+    }
+}
+
+impl AttachPoint for Waiting {
+    fn deliver(&self, delivery: Delivery<'_>) -> Handed {
+        let mut items = locked(&self.items);
+        if items.is_full() {
+            return Handed::Full;
+        }
+        if let Some(oldest) = delivery.notice.compacted {
+            items.push(Item::Compacted(oldest, delivery.cluster().clone()));
+        } else if delivery.notice.lagged {
+            items.push(Item::Lagged);
+        }
+        items.push(Item::Event(delivery.committed.clone(), delivery.cluster().clone()));
+        drop(items);
+        self.filled.notify_one();
+        Handed::Taken
+    }
+
+    fn room(&self, _: &Binding) -> BoxFuture<'static, ()> {
+        let emptied = self.emptied.clone();
+        let mut notified = Box::pin(emptied.clone().notified_owned());
+        notified.as_mut().enable();
+        // It may have been emptied before anybody waited.
+        let full = locked(&self.items).is_full();
+        async move {
+            if full {
+                notified.await;
+            }
+        }
+        .boxed()
+    }
+}
+
+fn cost(item: &Item) -> usize {
+    match item {
+        Item::Event(committed, _) => weight(&committed.event),
+        Item::Lagged | Item::Compacted(..) => 0,
+    }
+}

@@ -1,0 +1,316 @@
+//! Laws of the feed, through the doors of a real node: nobody loses an event, whatever happens to the node or to the
+//! connection, and who asks for nonsense is told so before anything else.
+
+use std::io::{BufRead, BufReader, Read};
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+use crate::node::NodeProcess;
+
+const SOON: Duration = Duration::from_secs(20);
+
+/// One event as a stream spells it.
+#[derive(Debug, Clone, PartialEq)]
+struct Told {
+    id: String,
+    kind: String,
+    seq: u64,
+    data: Value,
+}
+
+/// A client of the stream that speaks plain HTTP.
+struct Follower {
+    stream: TcpStream,
+    text: String,
+    /// How much of the text was taken.
+    taken: usize,
+    last_id: Option<String>,
+}
+
+impl Follower {
+    async fn ask(address: SocketAddr, query: &str, last: Option<&str>) -> Follower {
+        let mut stream = TcpStream::connect(address).await.expect("the node listens");
+        let last = last.map_or_else(String::new, |last| format!("last-event-id: {last}\r\n"));
+        let head = format!("GET /v1/events{query} HTTP/1.1\r\nhost: x\r\n{last}\r\n");
+        stream.write_all(head.as_bytes()).await.expect("the request is sent");
+        Follower { stream, text: String::new(), taken: 0, last_id: None }
+    }
+
+    /// Follows a stream that begins.
+    async fn follow(address: SocketAddr, query: &str, last: Option<&str>) -> Follower {
+        let mut follower = Follower::ask(address, query, last).await;
+        follower.read_until("text/event-stream").await;
+        follower
+    }
+
+    async fn read_until(&mut self, wanted: &str) {
+        while !self.text.contains(wanted) {
+            assert!(self.read_more().await, "the stream ended before {wanted:?} came: {}", self.text);
+        }
+    }
+
+    /// Reads what there is. Chunk sizes stay in the text: no line of a stream looks like one.
+    async fn read_more(&mut self) -> bool {
+        let mut piece = [0; 4096];
+        let read = timeout(SOON, self.stream.read(&mut piece)).await.expect("something in time");
+        let size = read.unwrap_or(0);
+        self.text.push_str(&String::from_utf8_lossy(&piece[..size]));
+        size > 0
+    }
+
+    /// The next event. Ids without data move on silently.
+    async fn next(&mut self) -> Told {
+        loop {
+            while let Some(length) = self.text[self.taken..].find("\n\n") {
+                let block = self.text[self.taken..self.taken + length].to_owned();
+                self.taken += length + 2;
+                let field = |name: &str| {
+                    block.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": ")).map(str::to_owned)
+                };
+                self.last_id = field("id").or(self.last_id.take());
+                if let (Some(id), Some(kind), Some(data)) = (field("id"), field("event"), field("data")) {
+                    let seq = field("seq").and_then(|seq| seq.parse().ok()).expect("a sequence number");
+                    return Told { id, kind, seq, data: serde_json::from_str(&data).expect("a JSON payload") };
+                }
+            }
+            assert!(self.read_more().await, "the stream ended: {}", self.text);
+        }
+    }
+
+    async fn entries(&mut self, count: usize) -> Vec<String> {
+        let mut entries = Vec::new();
+        for _ in 0..count {
+            entries.push(self.next().await.data["entry_id"].as_str().expect("an entry").to_owned());
+        }
+        entries
+    }
+}
+
+async fn call(address: SocketAddr, function: &str, body: Value) -> Value {
+    let body = body.to_string();
+    let mut stream = TcpStream::connect(address).await.expect("the node listens");
+    let head = format!(
+        "POST /v1/call/{function} HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    stream.write_all(head.as_bytes()).await.expect("the request is sent");
+    let mut answer = String::new();
+    timeout(SOON, stream.read_to_string(&mut answer)).await.expect("an answer in time").expect("an answer");
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    serde_json::from_str(answer.split("\r\n\r\n").nth(1).expect("a body")).expect("JSON")
+}
+
+async fn append(address: SocketAddr, session: &str, entry: &str) {
+    let message = json!({ "role": "user", "timestamp": 1, "content": [] });
+    let body = json!({ "session_id": session, "entry_id": entry, "message": message });
+    call(address, "session::append", body).await;
+}
+
+async fn session(address: SocketAddr, id: &str) {
+    call(address, "session::ensure", json!({ "session_id": id, "metadata": { "tenant": id } })).await;
+}
+
+#[tokio::test]
+async fn a_client_that_comes_back_gets_exactly_what_it_missed_also_from_a_killed_node() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let data = dir.path().join("data");
+    let node = NodeProcess::start(&data, &[]);
+    let at = node.address;
+    session(at, "s").await;
+    let mut first = Follower::follow(at, "?session=s&type=message-added", None).await;
+    append(at, "s", "a").await;
+    append(at, "s", "b").await;
+    let told = first.next().await;
+    assert_eq!((told.kind.as_str(), told.seq, &told.data["entry_id"]), ("session::message-added", 2, &json!("a")));
+    let last = first.next().await;
+    drop(first);
+
+    append(at, "s", "c").await;
+    session(at, "other").await;
+    append(at, "s", "d").await;
+    let mut second = Follower::follow(at, "?session=s&type=message-added&after=oldest", Some(&last.id)).await;
+    assert_eq!(second.entries(2).await, ["c", "d"]);
+    append(at, "s", "e").await;
+    let told = second.next().await;
+    assert_eq!((told.seq, &told.data["entry_id"]), (6, &json!("e")));
+
+    node.kill();
+    let node = NodeProcess::start(&data, &[]);
+    let at = node.address;
+    append(at, "s", "f").await;
+    let mut third = Follower::follow(at, "?session=s", Some(&last.id)).await;
+    assert_eq!(third.entries(4).await, ["c", "d", "e", "f"]);
+    let mut whole = Follower::follow(at, "?type=created&after=oldest", None).await;
+    let created = [whole.next().await, whole.next().await];
+    assert_eq!(created.map(|told| told.data["session_id"].clone()), [json!("s"), json!("other")]);
+}
+
+#[tokio::test]
+async fn a_stream_without_an_event_can_be_resumed_too() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let node = NodeProcess::start(&dir.path().join("data"), &[]);
+    let mut quiet = Follower::follow(node.address, "", None).await;
+    quiet.read_until("id: ").await;
+    quiet.read_until("\n\n").await;
+    let began = quiet.text.lines().find_map(|line| line.strip_prefix("id: ")).expect("an id").to_owned();
+    drop(quiet);
+    session(node.address, "s").await;
+    let mut back = Follower::follow(node.address, "", Some(&began)).await;
+    assert_eq!(back.next().await.kind, "session::created");
+}
+
+#[tokio::test]
+async fn filters_of_a_stream_all_hold() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let node = NodeProcess::start(&dir.path().join("data"), &[]);
+    let at = node.address;
+    session(at, "a").await;
+    session(at, "b").await;
+    append(at, "a", "1").await;
+    append(at, "b", "2").await;
+    let tenant = "?metadata=%7B%22tenant%22%3A%22b%22%7D&after=oldest";
+    let mut of_tenant = Follower::follow(at, tenant, None).await;
+    assert_eq!(of_tenant.next().await.kind, "session::created");
+    assert_eq!(of_tenant.entries(1).await, ["2"]);
+    let mut of_role = Follower::follow(at, "?roles=user&after=oldest", None).await;
+    assert_eq!(of_role.entries(2).await, ["1", "2"]);
+}
+
+#[tokio::test]
+async fn nonsense_is_refused_with_its_name_before_the_stream_begins() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let node = NodeProcess::start(&dir.path().join("data"), &[]);
+    session(node.address, "s").await;
+    let mut stream = Follower::follow(node.address, "?after=oldest", None).await;
+    let position = stream.next().await.id;
+    let cluster = position.split('.').next().expect("a cluster");
+    let future = format!("{cluster}.0.999999999.0");
+    for (query, last, words) in [
+        ("?sesion=s", None, "`sesion` is not a filter"),
+        ("?type=vanished", None, "type: \\\"vanished\\\" is no type of event"),
+        ("?roles=robot", None, "roles: \\\"robot\\\" is no role"),
+        ("?roles=user&type=deleted", None, "roles: session::deleted has no role"),
+        ("?metadata=1", None, "metadata: give a JSON object"),
+        ("?after=x", None, "after: `x` is not a position"),
+        ("", Some("garbage"), "Last-Event-ID: `garbage` is not a position"),
+        ("", Some("elsewhere.0.1.0"), "Last-Event-ID: position `elsewhere.0.1.0` belongs to cluster `elsewhere`"),
+        ("", Some(future.as_str()), "is from the future: the newest here is"),
+    ] {
+        let mut refused = Follower::ask(node.address, query, last).await;
+        refused.read_until("}}").await;
+        let status = refused.text.lines().next().unwrap_or_default();
+        assert!(status.contains("400"), "{query} {last:?}: {}", refused.text);
+        assert!(refused.text.contains("application/json") && refused.text.contains(words), "{}", refused.text);
+    }
+}
+
+/// A node that comes back where it was.
+struct OnSamePort(std::process::Child);
+
+impl OnSamePort {
+    async fn start(address: SocketAddr, data: &Path) -> OnSamePort {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_session-manager"));
+        command.args(["--listen", &address.to_string(), "--data-dir"]).arg(data);
+        command.env_remove("RUST_LOG").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        let node = OnSamePort(command.spawn().expect("the binary starts"));
+        let begun = Instant::now();
+        while TcpStream::connect(address).await.is_err() {
+            assert!(begun.elapsed() < SOON, "the node does not listen on {address} again");
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        node
+    }
+}
+
+impl Drop for OnSamePort {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[tokio::test]
+async fn tail_goes_on_where_it_is_told_and_survives_the_node() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let data = dir.path().join("data");
+    let node = NodeProcess::start(&data, &[]);
+    let at = node.address;
+    session(at, "s").await;
+    append(at, "s", "a").await;
+    let tail = |from: &str, url: String| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_session-manager"));
+        command.args(["tail", "--url", &url, "--from", from]);
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("tail starts")
+    };
+    let mut first = tail("oldest", node.url());
+    let mut lines = BufReader::new(first.stdout.take().expect("its output")).lines();
+    let mut line =
+        move || -> Value { serde_json::from_str(&lines.next().expect("a line").expect("text")).expect("JSON") };
+    let created = line();
+    assert_eq!((&created["type"], &created["seq"]), (&json!("session::created"), &json!(1)));
+    assert_eq!(line()["payload"]["entry_id"], "a");
+
+    // The node goes and comes back on the same port: tail goes on after the last line it printed.
+    node.kill();
+    let node = OnSamePort::start(at, &data).await;
+    append(at, "s", "b").await;
+    assert_eq!(line()["payload"]["entry_id"], "b");
+    first.kill().expect("tail is ended");
+    first.wait().expect("tail is gone");
+
+    let mut second = tail(created["position"].as_str().expect("a position"), format!("ws://{at}"));
+    let mut lines = BufReader::new(second.stdout.take().expect("its output")).lines();
+    for entry in ["a", "b"] {
+        let line: Value = serde_json::from_str(&lines.next().expect("a line").expect("text")).expect("JSON");
+        assert_eq!(line["payload"]["entry_id"], entry);
+    }
+    second.kill().expect("tail is ended");
+    second.wait().expect("tail is gone");
+
+    let mut refused = tail("nonsense", format!("ws://{at}"));
+    let mut words = String::new();
+    refused.stderr.take().expect("its words").read_to_string(&mut words).expect("words");
+    assert!(words.contains("after: `nonsense` is not a position"), "{words}");
+    assert_eq!(refused.wait().expect("tail ends").code(), Some(2));
+    drop(node);
+}
+
+#[tokio::test]
+async fn a_stuck_client_costs_little_and_delays_nobody() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let node = NodeProcess::start(&dir.path().join("data"), &[]);
+    let at = node.address;
+    session(at, "s").await;
+    let mut stuck = Vec::new();
+    for _ in 0..20 {
+        stuck.push(Follower::follow(at, "?session=s", None).await);
+    }
+    let mut quick = Follower::follow(at, "?session=s", None).await;
+    let before = node.resident_bytes();
+    // Far more than sockets and buffers hold.
+    let text = "x".repeat(64 << 10);
+    for n in 0..200 {
+        let message = json!({ "role": "user", "timestamp": 1, "content": [{ "type": "text", "text": text }] });
+        let body = json!({ "session_id": "s", "entry_id": n.to_string(), "message": message });
+        call(at, "session::append", body).await;
+        assert_eq!(quick.entries(1).await, [n.to_string()]);
+        (quick.text, quick.taken) = (quick.text.split_off(quick.taken), 0);
+    }
+    if let (Some(before), Some(after)) = (before, node.resident_bytes()) {
+        // 20 clients × 12.5 MiB would be 250 MiB.
+        let grown = after.saturating_sub(before);
+        assert!(grown < 150 << 20, "the node grew by {grown} bytes for 20 stuck clients");
+    }
+    let begun = Instant::now();
+    let mut late = stuck.pop().expect("a stuck client");
+    let heard = late.entries(200).await;
+    assert_eq!(heard, (0..200).map(|n| n.to_string()).collect::<Vec<_>>());
+    assert!(late.text.contains("event: lagged"), "{:?}", begun.elapsed());
+}
