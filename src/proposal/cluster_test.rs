@@ -434,6 +434,8 @@ async fn a_snapshot_that_is_cut_short_or_has_a_flipped_bit_is_refused() {
     let hop = replica.council().peers.me.hop(2, &peer);
     let whole = std::fs::read(&sealed.path).unwrap();
     let mut client = PeerClient::connect(format!("http://{}", nodes[1].address())).await.unwrap();
+    // A read on node 2 is answered once it has applied what was acknowledged.
+    nodes[1].texts("s").await;
     let before = nodes[1].adapter.replica().mark().unwrap();
     for (bytes, word) in [
         (whole[..whole.len() - 1].to_vec(), "cut short"),

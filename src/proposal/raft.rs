@@ -304,6 +304,10 @@ fn state_error(why: impl std::fmt::Display) -> StartError {
 mod tests;
 
 #[cfg(test)]
+#[path = "damage_test.rs"]
+mod damage_tests;
+
+#[cfg(test)]
 #[path = "cluster_test.rs"]
 mod cluster_tests;
 

@@ -40,18 +40,22 @@ impl EventSink for Heard {
     }
 }
 
-struct World {
-    dir: TempDir,
-    disk: WatchedDisk,
+pub struct World {
+    pub dir: TempDir,
+    pub disk: WatchedDisk,
     heard: Arc<Heard>,
 }
 
 impl World {
-    fn new() -> World {
+    pub fn new() -> World {
         World { dir: tempfile::tempdir().unwrap(), disk: WatchedDisk::default(), heard: Arc::default() }
     }
 
-    fn settings(&self) -> RaftSettings {
+    pub fn heard(&self) -> Arc<dyn EventSink> {
+        self.heard.clone()
+    }
+
+    pub fn settings(&self) -> RaftSettings {
         RaftSettings { disk: Arc::new(self.disk.clone()), ..RaftSettings::new(self.dir.path(), 1) }
     }
 
@@ -59,7 +63,7 @@ impl World {
         self.open_with(self.settings()).await
     }
 
-    async fn open_with(&self, settings: RaftSettings) -> RaftAdapter {
+    pub async fn open_with(&self, settings: RaftSettings) -> RaftAdapter {
         RaftAdapter::open(settings, Arc::new(SystemMint::default()), self.heard.clone()).await.unwrap()
     }
 
@@ -96,7 +100,7 @@ async fn messages(adapter: &RaftAdapter, id: &str) -> u64 {
 }
 
 /// Sessions s0..s9, each with a few messages.
-async fn fill(adapter: &RaftAdapter, messages: usize) {
+pub async fn fill(adapter: &RaftAdapter, messages: usize) {
     join_all((0..10).map(|n| adapter.propose(ensure(&format!("s{n}")), soon()))).await;
     for round in 0..messages {
         let ids: Vec<(String, String)> = (0..10).map(|n| (format!("s{n}"), format!("e{round}"))).collect();
@@ -198,7 +202,7 @@ async fn a_lost_state_is_rebuilt_from_snapshot_and_log_to_the_same_hash() {
     assert!(matches!(lost.map(|_| ()), Err(StartError::Lost { next: 0, .. })));
 }
 
-fn walk(dir: &Path) -> Vec<std::path::PathBuf> {
+pub fn walk(dir: &Path) -> Vec<std::path::PathBuf> {
     let mut files = Vec::new();
     for found in fs::read_dir(dir).unwrap() {
         let path = found.unwrap().path();

@@ -1,4 +1,4 @@
-//! Owns: when a snapshot is built and how much of the log stays behind it. openraft counts entries; entries may be large,
+//! Owns: when a snapshot is built and looked over, and how much of the log stays behind it. openraft counts entries; entries may be large,
 //! and a snapshot costs as much as the whole state.
 
 use std::sync::Arc;
@@ -8,10 +8,14 @@ use openraft::async_runtime::WatchReceiver;
 use tracing::{info, warn};
 
 use super::replica::Raft;
+use super::state_machine::off_runtime;
 use crate::storage::log::Log;
 use crate::storage::snapshot::Snapshots;
 
 const EVERY: Duration = Duration::from_millis(500);
+
+/// How often the newest snapshot is read to see whether it is still what it was.
+const SCRUB_EVERY: Duration = Duration::from_secs(60 * 60);
 
 /// A snapshot is not built before the log has grown by this part of the one before. So all snapshots of a state that
 /// grows for ever cost a constant for each logged byte, and the log stays a part of the state.
@@ -56,10 +60,19 @@ impl Cadence {
     }
 }
 
-/// Builds a snapshot whenever one is due, and purges the log behind it.
+/// Builds a snapshot whenever one is due, purges the log behind it, and looks now and then whether it is still whole.
 pub async fn tend(raft: Raft, log: Log, snapshots: Arc<Snapshots>, cadence: Cadence) {
+    let mut scrub = tokio::time::interval(SCRUB_EVERY);
     loop {
-        tokio::time::sleep(EVERY).await;
+        tokio::select! {
+            () = tokio::time::sleep(EVERY) => {}
+            _ = scrub.tick() => {
+                let snapshots = snapshots.clone();
+                if let Err(error) = off_runtime(move || snapshots.scrub()).await {
+                    warn!(%error, "the snapshot cannot be looked over");
+                }
+            }
+        }
         if !step(&raft, &log, &snapshots, &cadence).await {
             return;
         }
@@ -82,7 +95,7 @@ async fn step(raft: &Raft, log: &Log, snapshots: &Snapshots, cadence: &Cadence) 
         bytes: log.bytes_after(covered).saturating_sub(log.bytes_after(applied)),
         snapshot_bytes,
     };
-    if done.is_ok() && cadence.due(since) {
+    if done.is_ok() && (cadence.due(since) || snapshots.is_damaged()) {
         // Nothing happens where one is being built.
         done = raft.trigger().snapshot().await;
     }

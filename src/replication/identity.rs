@@ -112,8 +112,23 @@ pub fn random_id() -> String {
     uuid::Uuid::new_v4().to_string()
 }
 
+/// The file: the identity and a checksum of it, so that a damaged name is never taken for another one.
+#[derive(Serialize, Deserialize)]
+struct Filed {
+    #[serde(flatten)]
+    identity: Identity,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    checksum: Option<String>,
+}
+
+fn checksum(identity: &Identity) -> Result<String, String> {
+    let bytes = serde_json::to_vec(identity).map_err(|error| error.to_string())?;
+    Ok(format!("{:08x}", crc32fast::hash(&bytes)))
+}
+
 fn write(disk: &dyn Disk, path: &Path, identity: &Identity) -> Result<(), String> {
-    let content = serde_json::to_vec_pretty(identity).map_err(|error| error.to_string())?;
+    let filed = Filed { identity: identity.clone(), checksum: Some(checksum(identity)?) };
+    let content = serde_json::to_vec_pretty(&filed).map_err(|error| error.to_string())?;
     write_whole(disk, &path.join(FILE), &content).map_err(|error| error.to_string())
 }
 
@@ -127,7 +142,12 @@ fn read(content: &[u8], node_id: u64) -> Result<Identity, String> {
     if format != FORMAT {
         return Err(format!("it has data format {format}; this build reads format {FORMAT}"));
     }
-    let identity: Identity = serde_json::from_slice(content).map_err(unreadable)?;
+    let Filed { identity, checksum: written } = serde_json::from_slice(content).map_err(unreadable)?;
+    if let Some(written) = written
+        && written != checksum(&identity)?
+    {
+        return Err(format!("its file {FILE} is damaged: its checksum does not match. Restore that file"));
+    }
     if identity.node_id != node_id {
         let theirs = identity.node_id;
         return Err(format!("it belongs to node {theirs}, not to node {node_id}: set node_id to {theirs}"));
@@ -172,6 +192,23 @@ mod tests {
         assert!(why.contains("data format 9"), "{why}");
         fs::write(dir.path().join(FILE), "nonsense").unwrap();
         assert!(open(dir.path(), 1).unwrap_err().contains("cannot be read"));
+    }
+
+    #[test]
+    fn a_flipped_bit_never_makes_another_identity() {
+        let dir = tempfile::tempdir().unwrap();
+        let first = open(dir.path(), 1).unwrap();
+        let path = dir.path().join(FILE);
+        let good = fs::read(&path).unwrap();
+        for at in 0..good.len() * 8 {
+            let mut bad = good.clone();
+            bad[at / 8] ^= 1 << (at % 8);
+            fs::write(&path, bad).unwrap();
+            if let Ok(read) = open(dir.path(), 1) {
+                assert_eq!(read, first, "bit {at}");
+            }
+            fs::write(&path, &good).unwrap();
+        }
     }
 
     #[test]

@@ -42,11 +42,26 @@ pub fn recover(store: &dyn Store, snapshots: &Snapshots, log: &Log, group: u32) 
     }
     let applied = self::applied(store, group)?;
     if reaches(log, applied) {
-        return Ok(());
+        return stand_in(store, snapshots, log, group);
     }
     let next = applied.map_or(0, |index| index + 1);
     let purged = log.edges().purged.map_or(0, |purged| purged.index);
     Err(StartError::Lost { next, purged })
+}
+
+/// Builds a snapshot from the state where the log does not begin at the beginning and there is none: consensus counts on
+/// one for every follower that needs what was purged.
+fn stand_in(store: &dyn Store, snapshots: &Snapshots, log: &Log, group: u32) -> Result<(), StartError> {
+    if snapshots.newest().is_some() || log.edges().purged.is_none() {
+        return Ok(());
+    }
+    warn!("there is no usable snapshot; building one from the state");
+    let frozen = store.freeze().map_err(StartError::State)?;
+    let mark = Mark::of(frozen.mark, group).map_err(StartError::State)?;
+    let index = mark.applied.map_or(0, |applied| applied.index);
+    let sealed = snapshots.write(index, mark.print(), frozen.pairs).map_err(StartError::Snapshot)?;
+    snapshots.publish(sealed).map_err(StartError::Snapshot)?;
+    Ok(())
 }
 
 fn applied(store: &dyn Store, group: u32) -> Result<Option<u64>, StartError> {

@@ -129,6 +129,14 @@ impl RaftSettings {
     }
 }
 
+/// What an operator does about a node whose disk lost what it had promised to keep. It must not come back under its old
+/// id with less than it acknowledged.
+const REPLACE: &str = "nothing was changed. In a cluster, replace this node: run `session-manager cluster remove ID \
+                       --peer ADDRESS` with its id and the peer address of another member, start a node with a new id \
+                       and an empty data directory (`session-manager serve --node-id NEW --data-dir DIR --peer-listen \
+                       ADDRESS --join`), then `session-manager cluster add NEW ADDRESS` and `session-manager cluster \
+                       promote NEW`, each with --peer. A node that stands alone needs a backup of its data directory";
+
 /// Why a node cannot start. Nothing was changed that a later start could miss.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum StartError {
@@ -160,18 +168,22 @@ impl fmt::Display for StartError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             StartError::DataDir { path, why } => write!(f, "data directory {}: {why}", path.display()),
+            StartError::Log(error @ LogError::Damaged { .. }) => write!(f, "{error}; {REPLACE}"),
             StartError::Log(error) => write!(f, "{error}"),
-            StartError::Snapshot(error) => write!(f, "{error}"),
+            StartError::Snapshot(error @ (SnapshotError::Damaged { .. } | SnapshotError::State(_))) => {
+                write!(f, "{error}; {REPLACE}")
+            }
+            StartError::Snapshot(error @ SnapshotError::Disk { .. }) => write!(f, "{error}"),
             StartError::State(fault) => write!(f, "state: {fault}"),
             StartError::VoteLost { index } => write!(
                 f,
-                "this node holds entries up to {index}, but the vote in log/ is missing: restore the log directory from \
-                 a backup, or replace this node by an empty one"
+                "this node holds entries up to {index}, but the vote in log/ is missing: restore the log directory as it \
+                 was; {REPLACE}"
             ),
             StartError::Lost { next, purged } => write!(
                 f,
                 "the state needs log entry {next}, but the log begins after entry {purged} and there is no usable \
-                 snapshot: restore a backup of the data directory, or replace this node by an empty one"
+                 snapshot; {REPLACE}"
             ),
             StartError::PeerListen { address, why } => write!(f, "peer_listen: {address}: {why}"),
             StartError::Raft(why) => write!(f, "consensus: {why}"),

@@ -328,6 +328,7 @@ impl Store for SledStore {
 
     fn commit(&self, changes: &[Change], mark: Bytes) -> Result<(), Fault> {
         let _writer = self.shared.writer.lock().unwrap_or_else(PoisonError::into_inner);
+        self.shared.layers().base.check()?;
         self.shared.await_room()?;
         // Only this thread writes, so what is read here still holds when it is put.
         let mut changed = self.shared.layers().read(|kv| write(kv, changes))?;

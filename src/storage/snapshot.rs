@@ -99,6 +99,8 @@ pub struct Snapshots {
     drafts: AtomicU64,
     /// Held while a snapshot is written.
     writing: Mutex<()>,
+    /// The newest was found to be damaged: the next one takes its place, whatever its index.
+    damaged: AtomicBool,
     closed: AtomicBool,
 }
 
@@ -136,6 +138,7 @@ impl Snapshots {
             newest: Mutex::new(newest),
             drafts: AtomicU64::new(0),
             writing: Mutex::new(()),
+            damaged: AtomicBool::new(false),
             closed: AtomicBool::new(false),
         })
     }
@@ -175,7 +178,8 @@ impl Snapshots {
     pub fn publish(&self, sealed: Sealed) -> Result<Sealed, SnapshotError> {
         let mut newest = self.lock();
         self.check_open()?;
-        if let Some(present) = newest.as_ref().filter(|present| present.index >= sealed.index) {
+        let damaged = self.damaged.load(Ordering::SeqCst);
+        if let Some(present) = newest.as_ref().filter(|present| present.index >= sealed.index && !damaged) {
             if present.path != sealed.path {
                 self.remove(&sealed.path);
             }
@@ -187,10 +191,28 @@ impl Snapshots {
         self.disk.sync_dir(&self.dir).map_err(disk_error(doing()))?;
         let published = Sealed { path, ..sealed };
         info!(file = %published.path.display(), bytes = published.bytes, "a new snapshot");
-        if let Some(old) = newest.replace(published.clone()) {
+        if let Some(old) = newest.replace(published.clone()).filter(|old| old.path != published.path) {
             self.remove(&old.path);
         }
+        self.damaged.store(false, Ordering::SeqCst);
         Ok(published)
+    }
+
+    /// Reads the newest snapshot from its first to its last byte. Damage is remembered until another takes its place:
+    /// a snapshot may lie for a long time before somebody needs it.
+    pub fn scrub(&self) {
+        let Some(newest) = self.newest() else { return };
+        let Err(error) = self.verify(&newest.path, newest.index) else { return };
+        // It may have been replaced, and removed, meanwhile.
+        if self.lock().as_ref() == Some(&newest) && self.check_open().is_ok() {
+            warn!(%error, "the snapshot is damaged; another one is built from the state");
+            self.damaged.store(true, Ordering::SeqCst);
+        }
+    }
+
+    /// Whether the newest snapshot was found to be damaged.
+    pub fn is_damaged(&self) -> bool {
+        self.damaged.load(Ordering::SeqCst)
     }
 
     /// Breaks off what is being written and waits until it has ended: from here on no file changes any more.
@@ -476,6 +498,25 @@ mod tests {
         let newer = snapshots.publish(write(&snapshots, 9, pairs(2))).unwrap();
         assert_eq!(snapshots.publish(slow).unwrap(), newer);
         assert_eq!(snapshots.publish(newer.clone()).unwrap(), newer, "publishing twice is harmless");
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn a_damaged_snapshot_is_found_and_replaced_even_by_one_of_the_same_moment() {
+        let dir = tempfile::tempdir().unwrap();
+        let snapshots = snapshots(&dir);
+        let good = snapshots.publish(write(&snapshots, 5, pairs(9))).unwrap();
+        snapshots.scrub();
+        assert!(!snapshots.is_damaged());
+        let mut bytes = fs::read(&good.path).unwrap();
+        let middle = bytes.len() / 2;
+        bytes[middle] ^= 1;
+        fs::write(&good.path, bytes).unwrap();
+        snapshots.scrub();
+        assert!(snapshots.is_damaged());
+        let again = snapshots.publish(write(&snapshots, 5, pairs(9))).unwrap();
+        assert!(!snapshots.is_damaged());
+        assert_eq!(read(&snapshots, &again).unwrap(), pairs(9));
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
     }
 

@@ -134,9 +134,18 @@ async fn fill(size: Size) -> Result<Filled, String> {
     let settings = NodeSettings::on_free_port(data.path());
     let node = Node::start(settings).await.map_err(|error| error.to_string())?;
     let address = node.local_addr();
-    build_sessions(address, size.sessions).await?;
-    let transcript = build_transcript(address, size.entries).await?;
-    Ok(Filled { node, address, transcript, _data: data })
+    let built = async {
+        build_sessions(address, size.sessions).await?;
+        build_transcript(address, size.entries).await
+    };
+    match built.await {
+        Ok(transcript) => Ok(Filled { node, address, transcript, _data: data }),
+        Err(why) => {
+            // Its files go with `data`: it must have let go of them by then.
+            node.shutdown().await;
+            Err(why)
+        }
+    }
 }
 
 fn list_pages() -> Vec<Page> {

@@ -53,6 +53,16 @@ impl World {
         self.try_open().unwrap()
     }
 
+    /// The note of the durable end, as it lies on disk now.
+    fn note(&self) -> Vec<u8> {
+        fs::read(self.dir.path().join("durable")).unwrap()
+    }
+
+    /// A crash leaves the note of before the write it cut short.
+    fn set_note(&self, note: &[u8]) {
+        fs::write(self.dir.path().join("durable"), note).unwrap();
+    }
+
     fn segments(&self) -> Vec<PathBuf> {
         let files = fs::read_dir(self.dir.path()).unwrap().map(|file| file.unwrap().path());
         let mut files: Vec<PathBuf> = files.filter(|path| path.extension().is_some_and(|end| end == "log")).collect();
@@ -131,11 +141,13 @@ async fn a_tail_torn_at_any_byte_loses_only_the_torn_write() {
     append_each(&log, 1, 0..5).await;
     let path = world.segments().pop().unwrap();
     let whole = fs::metadata(&path).unwrap().len();
+    let note = world.note();
     append(&log, vec![entry(1, 5)]).await.unwrap();
     log.close().await;
     let bytes = fs::read(&path).unwrap();
     for cut in whole..bytes.len() as u64 {
         fs::write(&path, &bytes[..cut as usize]).unwrap();
+        world.set_note(&note);
         let log = world.open();
         assert_eq!(all(&log), expected(1, 0..5), "cut at byte {cut}");
         log.close().await;
@@ -182,6 +194,60 @@ async fn a_flipped_bit_before_the_last_frame_is_damage_with_a_place() {
         }
     }
     assert_eq!(all(&world.open()), expected(1, 0..11), "nothing was dropped");
+}
+
+#[tokio::test]
+async fn a_write_torn_at_every_sector_of_64_kib_loses_nothing_that_was_acknowledged() {
+    let world = World::new();
+    let wide = Limits { segment_bytes: 1 << 20, frame_bytes: 1 << 20, cache_bytes: 1 << 20, ..limits() };
+    let (log, writer) = Log::open(Arc::new(world.disk.clone()), world.dir.path(), 0, wide).unwrap();
+    writer.on_thread().unwrap();
+    append_each(&log, 1, 0..5).await;
+    let path = world.segments().pop().unwrap();
+    let (whole, note) = (fs::metadata(&path).unwrap().len() as usize, world.note());
+    append(&log, expected(1, 5..2000)).await.unwrap();
+    log.close().await;
+    let bytes = fs::read(&path).unwrap();
+    assert!(bytes.len() - whole > 64 << 10, "{} bytes are one write", bytes.len() - whole);
+    for cut in (bytes.len() - (64 << 10)..bytes.len()).step_by(512) {
+        // Cut short; grown without its bytes; and with one sector that never arrived.
+        let mut zeros = bytes[..cut].to_vec();
+        zeros.resize(bytes.len(), 0);
+        let mut hole = bytes.clone();
+        let end = hole.len().min(cut + 512);
+        hole[cut..end].fill(0);
+        for torn in [&bytes[..cut], &zeros, &hole] {
+            fs::write(&path, torn).unwrap();
+            world.set_note(&note);
+            let (log, writer) = Log::open(Arc::new(world.disk.clone()), world.dir.path(), 0, wide).unwrap();
+            assert_eq!(all(&log), expected(1, 0..5), "torn at byte {cut}");
+            drop((log, writer));
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_flipped_bit_in_the_last_frame_is_damage_once_it_was_acknowledged() {
+    let world = World::new();
+    let log = world.open();
+    append_each(&log, 1, 0..5).await;
+    let path = world.segments().pop().unwrap();
+    let before = fs::metadata(&path).unwrap().len() as usize;
+    append_each(&log, 1, 5..6).await;
+    log.close().await;
+    let note = world.note();
+    let bytes = fs::read(&path).unwrap();
+    for at in before..bytes.len() {
+        let opened = open_flipped(&world, &path, at).map(|log| log.edges());
+        assert!(matches!(&opened, Err(LogError::Damaged { offset, .. }) if *offset == before as u64), "{opened:?}");
+        // Nor may the file have become shorter.
+        fs::write(&path, &bytes[..at]).unwrap();
+        let why = world.try_open().map(|log| log.edges()).unwrap_err().to_string();
+        assert!(why.contains("durable up to byte"), "{why}");
+        fs::write(&path, &bytes).unwrap();
+        world.set_note(&note);
+    }
+    assert_eq!(all(&world.open()), expected(1, 0..6), "nothing was dropped");
 }
 
 #[tokio::test]

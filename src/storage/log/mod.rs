@@ -15,6 +15,7 @@
 pub mod command;
 pub mod record;
 mod cache;
+mod durable;
 mod open;
 mod reader;
 pub mod segment;
@@ -195,7 +196,7 @@ impl Log {
         let opened = open::open(&*disk, dir, group, limits)?;
         let shared = Arc::new(Shared { group, dir: dir.to_owned(), limits, state: Mutex::new(opened.state) });
         let (jobs, queue) = mpsc::channel(limits.queue_jobs);
-        let writer = Writer::new(disk.clone(), shared.clone(), queue, opened.active);
+        let writer = Writer::new(disk.clone(), shared.clone(), queue, opened.active, opened.notary);
         Ok((Log { shared, disk, jobs }, writer))
     }
 

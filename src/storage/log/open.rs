@@ -10,6 +10,7 @@ use prost::Message as _;
 use tracing::{info, warn};
 
 use super::cache::Cache;
+use super::durable::{DurableEnd, Notary};
 use super::record::{Entry, LogId, Unreadable, Vote, detached};
 use super::segment::{self, FRAME_HEAD_BYTES, HEADER_BYTES, Header, Spot};
 use super::{Limits, LogError, Segment, State, disk_error};
@@ -23,6 +24,7 @@ pub(super) struct Opened {
     pub state: State,
     /// The file the writer goes on with; none in a log without segments.
     pub active: Option<Box<dyn DiskFile>>,
+    pub notary: Notary,
 }
 
 pub(super) fn open(disk: &dyn Disk, dir: &Path, group: u32, limits: Limits) -> Result<Opened, LogError> {
@@ -36,14 +38,14 @@ pub(super) fn open(disk: &dyn Disk, dir: &Path, group: u32, limits: Limits) -> R
         written: 0,
         segments: Vec::new(),
     };
-    let mut recovery = Recovery { disk, limits, state, last_frame: None };
+    let mut recovery = Recovery { disk, limits, state, last_frame: None, durable: DurableEnd::read(disk, dir) };
     let mut files = list(disk, dir)?;
     drop_purged(disk, dir, &mut files)?;
     let last = files.len().saturating_sub(1);
     for (rank, file) in files.into_iter().enumerate() {
         recovery.take(file, group, rank == last)?;
     }
-    recovery.finish()
+    recovery.finish(dir)
 }
 
 /// A segment file that was not scanned yet.
@@ -101,6 +103,8 @@ struct Recovery<'a> {
     state: State,
     /// Offset and bytes of the newest frame.
     last_frame: Option<(u64, Bytes)>,
+    /// How far the newest segment was durable when that was last noted.
+    durable: Option<DurableEnd>,
 }
 
 impl Recovery<'_> {
@@ -123,7 +127,10 @@ impl Recovery<'_> {
                     offset = end;
                     segment.end = end as u64;
                 }
-                Spot::End => break,
+                Spot::End => {
+                    self.check_end(path, &header, offset)?;
+                    break;
+                }
                 Spot::Bad(why) => {
                     self.tear(path, &file, &header, offset, why, is_last)?;
                     break;
@@ -190,6 +197,16 @@ impl Recovery<'_> {
         Ok(())
     }
 
+    /// Refuses a segment that ends before the place up to which it was durable.
+    fn check_end(&self, path: &Path, header: &Header, offset: usize) -> Result<(), LogError> {
+        match DurableEnd::of(self.durable, header).filter(|end| *end > offset as u64) {
+            Some(end) => {
+                Err(damaged(path, offset, Unreadable(format!("it ends here, but was durable up to byte {end}"))))
+            }
+            None => Ok(()),
+        }
+    }
+
     /// Cuts off a write that a crash cut short. Anything but the very last write was durable: then it is damage.
     fn tear(
         &self,
@@ -212,6 +229,10 @@ impl Recovery<'_> {
         if again.as_deref() != Some(file) {
             return Err(damaged(path, offset, Unreadable(format!("{why}, and reading it again gave other bytes"))));
         }
+        if let Some(end) = DurableEnd::of(self.durable, header).filter(|end| *end > offset as u64) {
+            let why = Unreadable(format!("{why}, though the log was durable up to byte {end}"));
+            return Err(damaged(path, offset, why));
+        }
         let bytes = file.len() - offset;
         warn!(file = %path.display(), offset, bytes, %why, "log: cutting off a write that a crash cut short");
         let doing = || format!("cutting {} at byte {offset}", path.display());
@@ -219,13 +240,16 @@ impl Recovery<'_> {
         file.set_len(offset as u64).and_then(|()| file.sync_data()).map_err(disk_error(doing()))
     }
 
-    fn finish(mut self) -> Result<Opened, LogError> {
+    fn finish(mut self, dir: &Path) -> Result<Opened, LogError> {
+        let mut notary = Notary::open(self.disk, dir);
         let state = &mut self.state;
         state.written = state.next_index().unwrap_or(0);
         // A hint may have outlived what it hinted at; it never counts for more than the log holds.
         state.committed =
             state.committed.filter(|committed| Some(committed.index) <= state.last.map(|last| last.index));
-        let Some(segment) = state.segments.last() else { return Ok(Opened { state: self.state, active: None }) };
+        let Some(segment) = state.segments.last() else {
+            return Ok(Opened { state: self.state, active: None, notary });
+        };
         let doing = || format!("settling {}", segment.path.display());
         let mut file = self.disk.edit(&segment.path).map_err(disk_error(doing()))?;
         // The newest frame may be in the page cache only, even marked clean by an fsync that failed. Writing it again
@@ -235,7 +259,8 @@ impl Recovery<'_> {
             None => Ok(()),
         };
         settled.and_then(|()| file.sync_data()).map_err(disk_error(doing()))?;
-        Ok(Opened { state: self.state, active: Some(file) })
+        notary.note(segment.header.salt, segment.end);
+        Ok(Opened { state: self.state, active: Some(file), notary })
     }
 }
 

@@ -8,6 +8,7 @@ use prost::Message as _;
 use tokio::sync::mpsc;
 use tracing::{debug, error};
 
+use super::durable::Notary;
 use super::open::write_vote;
 use super::record::{Entry, LogId, Vote};
 use super::segment::{self, FRAME_HEAD_BYTES, HEADER_BYTES, Header};
@@ -30,6 +31,7 @@ pub struct Writer {
     shared: Arc<Shared>,
     queue: mpsc::Receiver<Job>,
     active: Option<Box<dyn DiskFile>>,
+    notary: Notary,
     /// The last entry in the files: what the next segment continues after.
     tail: Option<LogId>,
     /// The commit hint that is in the files.
@@ -53,12 +55,13 @@ impl Writer {
         shared: Arc<Shared>,
         queue: mpsc::Receiver<Job>,
         active: Option<Box<dyn DiskFile>>,
+        notary: Notary,
     ) -> Writer {
         let (tail, hinted) = {
             let state = shared.state();
             (state.last, state.committed)
         };
-        Writer { disk, shared, queue, active, tail, hinted, buffer: Vec::new(), poison: None }
+        Writer { disk, shared, queue, active, notary, tail, hinted, buffer: Vec::new(), poison: None }
     }
 
     /// Runs the writer on a thread of its own: an fdatasync would hold up a runtime.
@@ -81,6 +84,7 @@ impl Writer {
                     }
                     Job::Close(done) => {
                         self.commit(&mut group);
+                        self.notary.settle();
                         done(Ok(()));
                         return;
                     }
@@ -180,6 +184,7 @@ impl Writer {
         written.map_err(disk_error(format_args!("writing {}", path.display())))?;
 
         let end = offset + self.buffer.len() as u64;
+        self.notary.note(salt, end);
         // A frame far beyond the usual size must not keep its room for ever.
         self.buffer.shrink_to(2 * self.shared.limits.frame_bytes);
         self.hinted = committed;

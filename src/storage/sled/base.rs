@@ -2,9 +2,11 @@
 //! which generation counts.
 //!
 //! ```text
-//! LOCK  CURRENT  gen-7/sled/…  gen-7/flush.kv
+//! LOCK  CURRENT  gen-7/sled/…  gen-7/flush.kv  gen-7/damaged
 //! ```
 //!
+//! A generation whose sled reads what it did not write is condemned (`damaged`): nothing more is committed to it, and the
+//! next open asks for a rebuild.
 //! A whole new state is built in the next generation, and one rename of `CURRENT` makes it the state. Whatever
 //! `CURRENT` does not name is left over from a kill and is removed at the next open.
 //! Never: the layers over the base (`sled.rs`).
@@ -39,6 +41,9 @@ const BATCH_BYTES: usize = 1 << 20;
 const REOPEN_PATIENCE: Duration = Duration::from_secs(5);
 
 const FORMAT: &str = "session-manager state 1";
+
+/// The file that condemns a generation.
+const DAMAGED: &str = "damaged";
 
 /// Why a state directory did not open.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -89,6 +94,8 @@ pub struct Base {
 
 struct GenerationDir {
     path: PathBuf,
+    /// Sled found damage: what it holds is not to be relied on.
+    condemned: AtomicBool,
     /// Superseded: the files go when the last reader is done.
     doomed: AtomicBool,
 }
@@ -120,10 +127,14 @@ impl Base {
         let dir = generation_dir(root, generation);
         let sled_dir = dir.join("sled");
         fs::create_dir_all(&sled_dir)?;
+        if let Some(why) = read_text(&dir.join(DAMAGED))? {
+            return Err(OpenFault::Damaged(why));
+        }
         remove_half_written_snapshots(&sled_dir)?;
         undo::remove_all(&dir)?;
         let db = open_sled(&sled_dir)?;
-        let base = Base { db, place: GenerationDir { path: dir, doomed: AtomicBool::new(false) }, generation };
+        let (doomed, condemned) = (AtomicBool::new(false), AtomicBool::new(false));
+        let base = Base { db, place: GenerationDir { path: dir, condemned, doomed }, generation };
         if let Some(layer) = flush_file::read(&base.flush_path())? {
             tracing::info!(keys = layer.len(), "completing a flush that was cut short");
             base.absorb(&layer, &[]).map_err(|fault| OpenFault::Damaged(fault.0))?;
@@ -134,7 +145,7 @@ impl Base {
     /// From here on this generation is the state.
     pub fn make_current(&self, root: &Path) -> io::Result<()> {
         files::sync_dir(root)?;
-        files::put_file(&root.join("CURRENT"), format!("{FORMAT}\n{}\n", self.generation).as_bytes())
+        files::put_file(&root.join("CURRENT"), print_current(self.generation).as_bytes())
     }
 
     /// Puts a layer into sled so that a kill at any point leaves either the old or the new state for the next open.
@@ -187,12 +198,12 @@ impl Base {
                 None => batch.remove(key),
             }
         }
-        self.db.apply_batch(batch).map_err(sled_fault)
+        self.reliably(|db| db.apply_batch(batch))
     }
 
     /// Sled's own flush hands its bytes to the system; the sync of its file makes them last.
     pub fn make_durable(&self) -> Result<(), Fault> {
-        self.db.flush().map_err(sled_fault)?;
+        self.reliably(|db| db.flush())?;
         let sled_dir = self.place.path.join("sled");
         let sync = || {
             OpenOptions::new().read(true).write(true).open(sled_dir.join("db"))?.sync_all()?;
@@ -207,8 +218,8 @@ impl Base {
     pub fn piece_after(&self, after: Option<&[u8]>, bytes_max: usize) -> Result<(Changed, Option<Vec<u8>>), Fault> {
         let (mut piece, mut bytes) = (Changed::new(), 0);
         let from = after.map_or(Bound::Unbounded, Bound::Excluded);
-        for pair in self.db.range::<&[u8], _>((from, Bound::Unbounded)) {
-            let (key, value) = pair.map_err(sled_fault)?;
+        let mut range = self.db.range::<&[u8], _>((from, Bound::Unbounded));
+        while let Some((key, value)) = self.reliably(|_| range.next().transpose())? {
             bytes += key.len() + value.len();
             piece.insert(key.to_vec(), Some(Bytes::copy_from_slice(&value)));
             if bytes >= bytes_max {
@@ -216,6 +227,34 @@ impl Base {
             }
         }
         Ok((piece, None))
+    }
+
+    /// Asks sled. What it finds damaged, or gives up on in a panic, is condemned.
+    fn reliably<R>(&self, work: impl FnOnce(&Db) -> ::sled::Result<R>) -> Result<R, Fault> {
+        let why = match contain(|| work(&self.db)) {
+            Some(Ok(result)) => return Ok(result),
+            Some(Err(error @ (::sled::Error::Corruption { .. } | ::sled::Error::ReportableBug(_)))) => {
+                error.to_string()
+            }
+            Some(Err(error)) => return Err(Fault(format!("sled: {error}"))),
+            None => "it panicked".to_owned(),
+        };
+        let why = format!("sled in {} is damaged: {why}", self.place.path.display());
+        if !self.place.condemned.swap(true, Ordering::AcqRel) {
+            tracing::error!(why, "the state is damaged; restart this node, and it is rebuilt from snapshot and log");
+            if let Err(error) = files::put_file(&self.place.path.join(DAMAGED), why.as_bytes()) {
+                tracing::error!(%error, "the damage cannot be noted: remove the directory state/ before the restart");
+            }
+        }
+        Err(Fault(why))
+    }
+
+    /// Refuses once the generation is condemned.
+    pub fn check(&self) -> Result<(), Fault> {
+        match self.place.condemned.load(Ordering::Acquire) {
+            true => Err(Fault("the state is damaged; restart this node, and it is rebuilt".to_owned())),
+            false => Ok(()),
+        }
     }
 
     /// Where the undo area of a freeze may lie.
@@ -246,18 +285,17 @@ impl Drop for GenerationDir {
 
 impl Kv for Base {
     fn get(&self, key: &[u8]) -> Result<Option<Bytes>, Fault> {
-        let value = self.db.get(key).map_err(sled_fault)?;
+        let value = self.reliably(|db| db.get(key))?;
         Ok(value.map(|value| Bytes::copy_from_slice(&value)))
     }
 
     fn scan(&self, from: &[u8], to: Option<&[u8]>, visit: Visit<'_>) -> Result<(), Fault> {
-        let range = match to {
+        let mut range = match to {
             Some(to) if to <= from => return Ok(()),
             Some(to) => self.db.range(from..to),
             None => self.db.range(from..),
         };
-        for pair in range {
-            let (key, value) = pair.map_err(sled_fault)?;
+        while let Some((key, value)) = self.reliably(|_| range.next().transpose())? {
             if visit(&key, &Bytes::copy_from_slice(&value)).is_break() {
                 break;
             }
@@ -266,31 +304,43 @@ impl Kv for Base {
     }
 }
 
-fn sled_fault(error: ::sled::Error) -> Fault {
-    Fault(format!("sled: {error}"))
-}
-
 fn generation_dir(root: &Path, generation: u64) -> PathBuf {
     root.join(format!("gen-{generation}"))
 }
 
+fn print_current(generation: u64) -> String {
+    let text = format!("{FORMAT}\n{generation}\n");
+    let sum = crc32fast::hash(text.as_bytes());
+    format!("{text}{sum:08x}\n")
+}
+
 /// The generation that counts; `None` before the first.
 fn read_current(root: &Path) -> Result<Option<u64>, OpenFault> {
-    let text = match fs::read_to_string(root.join("CURRENT")) {
-        Ok(text) => text,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(error.into()),
-    };
-    let mut lines = text.lines();
-    match lines.next() {
-        Some(FORMAT) => {}
-        Some(other) if other.starts_with("session-manager state ") => {
-            return Err(OpenFault::Newer(format!("CURRENT says {other:?}; this build reads {FORMAT:?}")));
-        }
-        Some(_) | None => return Err(OpenFault::Damaged("CURRENT is not ours".to_owned())),
+    let Some(text) = read_text(&root.join("CURRENT"))? else { return Ok(None) };
+    let damaged = || OpenFault::Damaged(format!("{} is damaged", root.join("CURRENT").display()));
+    let generation: u64 = text.lines().nth(1).and_then(|line| line.parse().ok()).ok_or_else(damaged)?;
+    if text == print_current(generation) {
+        return Ok(Some(generation));
     }
-    let generation = lines.next().and_then(|line| line.parse().ok());
-    generation.map(Some).ok_or_else(|| OpenFault::Damaged("CURRENT names no generation".to_owned()))
+    // A later build may have another format, but it sums up its lines too.
+    let (body, sum) = text.trim_end().rsplit_once('\n').ok_or_else(damaged)?;
+    let is_whole = format!("{:08x}", crc32fast::hash(format!("{body}\n").as_bytes())) == sum;
+    match text.lines().next() {
+        Some(other) if is_whole && other != FORMAT && other.starts_with("session-manager state ") => {
+            Err(OpenFault::Newer(format!("CURRENT says {other:?}; this build reads {FORMAT:?}")))
+        }
+        Some(_) | None => Err(damaged()),
+    }
+}
+
+/// A small file; `None` when it is not there.
+fn read_text(path: &Path) -> Result<Option<String>, OpenFault> {
+    match fs::read(path) {
+        // What is no text is damaged, and is found to be by whoever reads it.
+        Ok(bytes) => Ok(Some(String::from_utf8_lossy(&bytes).into_owned())),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error.into()),
+    }
 }
 
 fn remove_all_but(root: &Path, current: Option<u64>) -> io::Result<()> {

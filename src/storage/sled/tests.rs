@@ -181,9 +181,28 @@ fn sled_files_that_make_no_sense_ask_for_a_rebuild() {
 fn a_newer_format_is_left_alone() {
     let dir = tempfile::tempdir().unwrap();
     prepared(dir.path());
-    fs::write(dir.path().join("CURRENT"), "session-manager state 2\n1\n").unwrap();
+    let text = "session-manager state 2\n1\n";
+    let sum = crc32fast::hash(text.as_bytes());
+    fs::write(dir.path().join("CURRENT"), format!("{text}{sum:08x}\n")).unwrap();
     assert!(matches!(SledStore::open(dir.path()), Err(OpenFault::Newer(_))));
     assert!(dir.path().join("gen-1/sled/db").exists());
+}
+
+#[test]
+fn a_flipped_bit_in_current_asks_for_a_rebuild() {
+    let dir = tempfile::tempdir().unwrap();
+    prepared(dir.path());
+    let path = dir.path().join("CURRENT");
+    let good = fs::read(&path).unwrap();
+    assert_eq!(good, b"session-manager state 1\n1\n7ae2fea4\n");
+    for at in 0..good.len() * 8 {
+        let mut bad = good.clone();
+        bad[at / 8] ^= 1 << (at % 8);
+        fs::write(&path, bad).unwrap();
+        let opened = SledStore::open(dir.path()).map(|_| ());
+        assert!(matches!(opened, Err(OpenFault::Damaged(_))), "bit {at}: {opened:?}");
+    }
+    assert!(dir.path().join("gen-1/sled/db").exists(), "nothing was removed");
 }
 
 #[test]
