@@ -54,7 +54,7 @@ pub struct Bounds {
 
 impl Default for Bounds {
     fn default() -> Bounds {
-        Bounds { flush_bytes: 8 << 20, ahead_bytes: 64 << 20, undo_bytes: 16 << 20, piece_bytes: 256 << 10 }
+        Bounds { flush_bytes: 8 << 20, ahead_bytes: 32 << 20, undo_bytes: 8 << 20, piece_bytes: 256 << 10 }
     }
 }
 

@@ -38,11 +38,14 @@ pub(super) fn open(disk: &dyn Disk, dir: &Path, group: u32, limits: Limits) -> R
         written: 0,
         segments: Vec::new(),
     };
-    let mut recovery = Recovery { disk, limits, state, last_frame: None, durable: DurableEnd::read(disk, dir) };
+    let mut recovery =
+        Recovery { disk, limits, state, last_frame: None, keeps: true, durable: DurableEnd::read(disk, dir) };
     let mut files = list(disk, dir)?;
     drop_purged(disk, dir, &mut files)?;
     let last = files.len().saturating_sub(1);
     for (rank, file) in files.into_iter().enumerate() {
+        // The cache holds less than two segments; what is older is read from its file when it is asked for.
+        recovery.keeps = rank + 2 > last;
         recovery.take(file, group, rank == last)?;
     }
     recovery.finish(dir)
@@ -103,6 +106,8 @@ struct Recovery<'a> {
     state: State,
     /// Offset and bytes of the newest frame.
     last_frame: Option<(u64, Bytes)>,
+    /// Whether entries of this segment may stay in the cache.
+    keeps: bool,
     /// How far the newest segment was durable when that was last noted.
     durable: Option<DurableEnd>,
 }
@@ -188,8 +193,10 @@ impl Recovery<'_> {
                 segment.point(index, offset as u64, self.limits.point_bytes);
             }
             state.last = Some(LogId { term: spelled.term, leader: spelled.leader, index });
-            state.cache.push(Entry::understand(detached(spelled))?);
-            state.cache.shrink(u64::MAX);
+            if self.keeps {
+                state.cache.push(Entry::understand(detached(spelled))?);
+                state.cache.shrink(u64::MAX);
+            }
         }
         if let Some(committed) = frame.committed {
             state.committed = Some(LogId::understand(committed));

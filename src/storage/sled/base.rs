@@ -32,7 +32,7 @@ use crate::storage::keys;
 use crate::storage::kv::{Changed, Kv, Visit};
 
 /// Sled reads pages through this cache; the hot part of the state lies in the layers above anyway.
-const CACHE_BYTES: u64 = 64 << 20;
+const CACHE_BYTES: u64 = 32 << 20;
 
 /// What sled is given at once. Small enough not to hold its writers up for long.
 const BATCH_BYTES: usize = 1 << 20;
@@ -185,11 +185,10 @@ impl Base {
         self.put(mark, leases)
     }
 
-    /// One batch, between two pieces of every freeze that is being read.
+    /// One batch. What it changes is kept first, for every freeze that needs it.
     fn put(&self, pairs: Vec<Put>, leases: &[Arc<Lease>]) -> Result<(), Fault> {
-        let mut paused: Vec<_> = leases.iter().map(|lease| lease.pause()).collect();
-        for passage in &mut paused {
-            passage.keep(self, pairs.iter().map(|(key, _)| key.as_slice()))?;
+        for lease in leases {
+            lease.passage().keep(self, pairs.iter().map(|(key, _)| key.as_slice()))?;
         }
         let mut batch = Batch::default();
         for (key, value) in pairs {

@@ -7,8 +7,9 @@
 //! the base now, over it the undo area, over that the layers of the moment
 //! ```
 //!
-//! read piece by piece, each piece under the lock that the flusher holds while it changes the base.
-//! Never: stops a commit or a flush for longer than one piece.
+//! read piece by piece. The base is read without a lock: whatever the flusher changed before or while it was read was
+//! kept first, so looking into the undo area afterwards, under its lock, takes every change back.
+//! Never: stops a commit or a flush.
 
 use std::ops::Bound;
 use std::path::PathBuf;
@@ -54,8 +55,8 @@ impl Lease {
         self.layers.iter().any(|own| Arc::ptr_eq(own, layer))
     }
 
-    /// While the guard lives the freeze is not read on.
-    pub fn pause(&self) -> MutexGuard<'_, Passage> {
+    /// While the guard lives the freeze takes nothing out of its undo area.
+    pub fn passage(&self) -> MutexGuard<'_, Passage> {
         self.passage.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -94,14 +95,14 @@ impl Moment {
 
     /// Reads the next keys; false at the end.
     fn load(&mut self) -> Result<bool, Fault> {
-        let mut passage = self.lease.pause();
-        let after = match &passage.reached {
+        let after = match &self.lease.passage().reached {
             Reached::Nothing => None,
             Reached::Key(key) => Some(key.clone()),
             Reached::End => return Ok(false),
         };
         let after = after.as_deref();
         let (mut piece, mut end) = self.base.piece_after(after, self.piece_bytes)?;
+        let mut passage = self.lease.passage();
         let Taken { pairs: undone, cut } = passage.undo.take(end.as_deref(), self.piece_bytes)?;
         if let Some(cut) = cut {
             // There is more to undo than to read: what was read beyond it is read again.
