@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use futures::FutureExt;
 use serde_json::json;
 
+use super::*;
 use crate::events::current::CurrentFeed;
 use crate::events::filter::{Filter, Kinds};
 use crate::events::stream::{Item, Stream};
-use super::*;
 use crate::machine::Answer;
 use crate::machine::entry::Entry;
 use crate::machine::event::{Event, EventKind, Happened};

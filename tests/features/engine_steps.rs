@@ -317,7 +317,10 @@ async fn one_serves(world: &mut EngineWorld) {
 #[then(regex = r#"^on the engine "(.*?)" is described with its schemas(, as internal)?$"#)]
 async fn described(world: &mut EngineWorld, function: String, internal: String) {
     let question = json!({ "function_id": function, "namespace": world.namespace });
-    let info = world.called("engine::functions::info", question).await;
+    // A node registers one function after the other.
+    let known = async || world.call("engine::functions::info", question.clone()).await.is_ok();
+    until(world, &format!("{function} on the engine"), known).await;
+    let info = world.called("engine::functions::info", question.clone()).await;
     let request = info.get("request_schema").or_else(|| info.get("request_format")).cloned().unwrap_or_default();
     assert_eq!(request["type"], "object", "{info:#}");
     assert!(info["description"].as_str().is_some_and(|words| !words.is_empty()), "{info:#}");

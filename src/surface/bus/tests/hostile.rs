@@ -110,7 +110,7 @@ async fn send_fragmented(client: &mut Client, text: &[u8]) {
 }
 
 #[tokio::test]
-async fn a_slow_reader_is_cut_off_while_others_go_on() {
+async fn a_stuck_reader_is_left_behind_while_others_go_on() {
     let outbox = OutboxLimits { bytes_max: 1 << 20, ..OutboxLimits::default() };
     let node = Node::start_with(BusSettings { outbox, ..BusSettings::default() }, |_| {}).await;
     let mut slow = node.connect().await;
@@ -124,22 +124,20 @@ async fn a_slow_reader_is_cut_off_while_others_go_on() {
     quick.bind("q", "session::deleted", json!(null), json!(null)).await;
 
     let padding = "x".repeat(64 << 10);
-    let mut index = 0;
-    while node.bus.workers() == 2 {
-        index += 1;
-        assert!(index < 4000, "the slow reader was never cut off");
+    // Sixteen times what may wait for it.
+    for index in 1..=256 {
         node.publish_event(index, "s", EventKind::Deleted, json!({"n": index, "padding": padding}).to_string());
         assert_eq!(quick.expect("invokefunction").await["data"]["n"], index);
     }
-    let mut last = Ok(Value::Null);
-    while last.is_ok() {
-        last = slow.next().await;
+    assert_eq!(node.bus.workers(), 2, "it stays connected");
+    // What it gets when it reads again is in order.
+    let mut last = 0;
+    for _ in 0..8 {
+        let n = slow.expect("invokefunction").await["data"]["n"].as_u64().unwrap();
+        assert!(n > last, "{n} after {last}");
+        last = n;
     }
-    if let Err(Some(close)) = last {
-        assert_eq!(u16::from(close.code), 1013);
-        assert!(close.reason.starts_with("slow consumer"), "{}", close.reason);
-    }
-    assert_eq!(node.feed.bindings(), 1);
+    assert_eq!(node.feed.bindings(), 2);
     assert_eq!(quick.call("session::echo", json!(1)).await["result"], 1);
 }
 
@@ -204,7 +202,7 @@ async fn telemetry_is_taken_and_dropped() {
 
 #[tokio::test]
 async fn a_silent_client_is_pinged_and_one_that_does_not_answer_is_dropped() {
-    let settings = BusSettings { ping_after: Duration::from_millis(50), ..BusSettings::default() };
+    let settings = BusSettings { ping_after: Duration::from_millis(400), ..BusSettings::default() };
     let node = Node::start_with(settings, |_| {}).await;
     let mut alive = node.connect().await;
     let dead = node.connect().await;
