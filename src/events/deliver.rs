@@ -286,9 +286,12 @@ impl Feed {
 
     /// How far the feed has come: the last event that was handed out, or the last one that is kept.
     pub fn position(&self) -> Option<Position> {
+        let history = self.history();
+        // Where no event is kept yet, the place the state has come to. Asked first, so that what comes meanwhile is after it.
+        let stands = history.as_ref().map(|history| history.applied());
         let dispatched = locked(&self.state).dispatched;
-        let kept = || history::newest(&*self.history()?).map(|place| place.in_group(self.settings.group));
-        dispatched.or_else(kept)
+        let kept = || history::newest(&**history.as_ref()?);
+        dispatched.or_else(|| kept().or(stands).map(|place| place.in_group(self.settings.group)))
     }
 
     /// Why the feed cannot be resumed after a position, if so.
