@@ -113,6 +113,10 @@ async fn health(State(door): State<Door>) -> Response {
 
 async fn not_found(request: Request) -> Response {
     let words = format!("nothing at {} {}; see GET / for what there is", request.method(), request.uri().path());
+    let kind = request.headers().get(header::CONTENT_TYPE).map(HeaderValue::as_bytes);
+    if kind.is_some_and(|kind| kind.starts_with(b"application/grpc")) {
+        return tonic::Status::unimplemented(words).into_http();
+    }
     error(StatusCode::NOT_FOUND, "not_found", &words)
 }
 

@@ -135,7 +135,9 @@ async fn two_bridges_lose_no_update_and_no_event_when_the_leader_is_killed_under
     bridges[0].client.call("session::append", last).await;
     for events in &mut added {
         let heard = events.until(|event| text(&event["message"]) == "last").await;
-        let heard: Vec<String> = heard.iter().map(|event| text(&event.payload["message"])).collect();
+        let mut heard: Vec<String> = heard.iter().map(|event| text(&event.payload["message"])).collect();
+        // The counter's own message may still have been on its way to this edge when it began to listen.
+        heard.retain(|text| text != "0");
         assert_eq!(heard[..heard.len() - 1], said);
     }
     said.sort();
