@@ -14,7 +14,7 @@ use tokio::time::timeout;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Status, Streaming};
 
-use super::footprint::{Processes, bytes_below};
+use super::footprint::{Processes, bytes_below, disk_bytes};
 use super::progress::progress;
 use super::window::{ANSWER_MAX, Clients, Sample, Tally, Window, measure};
 use crate::cli::dev::plan::Plan;
@@ -39,7 +39,10 @@ pub struct Etcd {
     pub processes: Processes,
     pub version: String,
     data_dirs: Vec<PathBuf>,
-    _members: Members,
+    members: Members,
+    /// How each of our own members is started.
+    commands: Vec<Command>,
+    seats: Vec<String>,
     _data: Option<TempDir>,
 }
 
@@ -60,8 +63,16 @@ impl Etcd {
     /// Running members.
     pub async fn running(addresses: &[String]) -> Result<Etcd, String> {
         let (addresses, version) = leader_first(addresses.to_vec()).await?;
-        let (data_dirs, members) = (Vec::new(), Members(Vec::new()));
-        Ok(Etcd { addresses, processes: Processes::default(), version, data_dirs, _members: members, _data: None })
+        Ok(Etcd {
+            addresses,
+            processes: Processes::default(),
+            version,
+            data_dirs: Vec::new(),
+            members: Members(Vec::new()),
+            commands: Vec::new(),
+            seats: Vec::new(),
+            _data: None,
+        })
     }
 
     /// Members of our own, with etcd's own defaults and their data below `parent`.
@@ -73,7 +84,7 @@ impl Etcd {
         let plan = Plan::prepare(data.path(), Some(count), None)?;
         let cluster: Vec<String> =
             plan.seats.iter().map(|seat| format!("m{}=http://{}", seat.node, seat.peer)).collect();
-        let mut members = Members(Vec::new());
+        let (mut members, mut commands) = (Members(Vec::new()), Vec::new());
         for seat in &plan.seats {
             let (client, peer) = (format!("http://{}", seat.client), format!("http://{}", seat.peer));
             let mut command = Command::new("etcd");
@@ -83,10 +94,8 @@ impl Etcd {
             command.args(["--initial-cluster", &cluster.join(","), "--initial-cluster-state", "new"]);
             command.args(["--logger", "zap", "--log-level", "error"]);
             command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-            let child = command.spawn().map_err(|error| {
-                format!("etcd cannot be started: {error}; install it (Debian: etcd-server), or name a running one with --etcd")
-            })?;
-            members.0.push(child);
+            members.0.push(spawn(&mut command)?);
+            commands.push(command);
         }
         let processes = Processes::new(members.0.iter().map(Child::id).collect());
         let addresses = plan.seats.iter().map(|seat| seat.client.to_string()).collect::<Vec<_>>();
@@ -99,7 +108,33 @@ impl Etcd {
             }
         };
         let data_dirs = plan.seats.iter().map(|seat| seat.data_dir.clone()).collect();
-        Ok(Etcd { addresses, processes, version, data_dirs, _members: members, _data: Some(data) })
+        let seats = plan.seats.iter().map(|seat| seat.client.to_string()).collect();
+        Ok(Etcd { addresses, processes, version, data_dirs, members, commands, seats, _data: Some(data) })
+    }
+
+    /// What the largest member takes on disk.
+    pub fn disk_bytes(&self) -> u64 {
+        self.data_dirs.iter().map(|dir| disk_bytes(dir)).max().unwrap_or(0)
+    }
+
+    /// Ends the last of our own members, in order or by force, and answers where it was reached.
+    pub fn end_last(&mut self, by_force: bool) -> Result<String, String> {
+        let none = || "bench cost starts and kills members of etcd: it takes none that run already".to_owned();
+        let (member, seat) = self.members.0.last_mut().zip(self.seats.last()).ok_or_else(none)?;
+        if by_force || !ask_to_end(member.id()) {
+            // It may have ended by itself, which is as good.
+            let _ = member.kill();
+        }
+        let _ = member.wait();
+        Ok(seat.clone())
+    }
+
+    pub fn start_last(&mut self) -> Result<(), String> {
+        let (Some(member), Some(command)) = (self.members.0.last_mut(), self.commands.last_mut()) else {
+            return Ok(());
+        };
+        *member = spawn(command)?;
+        Ok(())
     }
 
     /// The bytes in the log of one member, averaged; `None` where the data is not ours to look at.
@@ -155,6 +190,27 @@ impl Etcd {
     }
 }
 
+fn spawn(command: &mut Command) -> Result<Child, String> {
+    command.spawn().map_err(|error| {
+        format!("etcd cannot be started: {error}; install it (Debian: etcd-server), or name a running one with --etcd")
+    })
+}
+
+/// Whether the process was told to end; systems without signals know only force.
+fn ask_to_end(pid: u32) -> bool {
+    #[cfg(unix)]
+    {
+        use rustix::process::{Pid, Signal, kill_process};
+        let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
+        pid.is_some_and(|pid| kill_process(pid, Signal::TERM).is_ok())
+    }
+    #[cfg(not(unix))]
+    {
+        let _ = pid;
+        false
+    }
+}
+
 pub type Kv = KvClient<Channel>;
 
 pub fn kv(channel: Channel) -> Kv {
@@ -201,7 +257,7 @@ pub fn after(prefix: &str) -> Vec<u8> {
     end
 }
 
-async fn connect(address: &str) -> Result<Channel, String> {
+pub async fn connect(address: &str) -> Result<Channel, String> {
     let endpoint = Endpoint::from_shared(format!("http://{address}"));
     let endpoint = endpoint.map_err(|error| format!("--etcd {address}: {error}; give HOST:PORT"))?;
     let endpoint = endpoint.connect_timeout(CONNECT_MAX).tcp_nodelay(true);

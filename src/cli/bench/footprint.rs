@@ -38,6 +38,20 @@ impl Processes {
         (!self.0.is_empty()).then_some(sum)
     }
 
+    /// The memory that the largest of them holds; `None`: no process is known, or the system does not say.
+    pub fn resident(&self) -> Option<u64> {
+        self.largest("VmRSS:")
+    }
+
+    /// The most that one of them ever held.
+    pub fn resident_peak(&self) -> Option<u64> {
+        self.largest("VmHWM:")
+    }
+
+    fn largest(&self, what: &str) -> Option<u64> {
+        self.0.iter().filter_map(|pid| memory(*pid, what)).max()
+    }
+
     pub fn spent_since(&self, before: Option<Spent>) -> Option<Spent> {
         let (now, before) = (self.spent()?, before?);
         let cpu = now.cpu.saturating_sub(before.cpu);
@@ -60,9 +74,43 @@ fn spent(pid: u32) -> Option<Spent> {
     Some(Spent { cpu, disk_bytes: written.unwrap_or(0) })
 }
 
+#[cfg(target_os = "linux")]
+fn memory(pid: u32, what: &str) -> Option<u64> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let kibibytes = status.lines().find_map(|line| line.strip_prefix(what))?;
+    kibibytes.trim().strip_suffix("kB")?.trim().parse::<u64>().ok().map(|kibibytes| kibibytes << 10)
+}
+
+#[cfg(not(target_os = "linux"))]
+fn memory(_pid: u32, _what: &str) -> Option<u64> {
+    None
+}
+
 #[cfg(not(target_os = "linux"))]
 fn spent(_pid: u32) -> Option<Spent> {
     None
+}
+
+/// What everything below a directory takes on disk. A file that goes meanwhile takes nothing.
+pub fn disk_bytes(dir: &Path) -> u64 {
+    let Ok(found) = fs::read_dir(dir) else { return 0 };
+    let one = |entry: fs::DirEntry| match entry.metadata() {
+        Ok(data) if data.is_dir() => disk_bytes(&entry.path()),
+        Ok(data) => allocated(&data),
+        Err(_) => 0,
+    };
+    found.flatten().map(one).sum()
+}
+
+#[cfg(unix)]
+fn allocated(data: &fs::Metadata) -> u64 {
+    // Always in units of 512 bytes, whatever the disk's own blocks are.
+    std::os::unix::fs::MetadataExt::blocks(data) * 512
+}
+
+#[cfg(not(unix))]
+fn allocated(data: &fs::Metadata) -> u64 {
+    data.len()
 }
 
 /// The bytes that the files with this ending hold. Zeros at the end of a file are room it took in advance.
@@ -112,6 +160,8 @@ mod tests {
         fs::write(dir.path().join("3.other"), [1, 2]).unwrap();
         fs::write(dir.path().join("4.log"), [0; 9]).unwrap();
         assert_eq!(bytes_below(dir.path(), ".log").unwrap(), 1003);
+        assert!(disk_bytes(dir.path()) > 0);
+        assert_eq!(disk_bytes(&dir.path().join("missing")), 0);
     }
 
     #[test]
@@ -120,6 +170,8 @@ mod tests {
         let before = Processes::me().spent();
         assert!(before.is_some());
         assert!(Processes::me().spent_since(before).is_some());
+        assert!(Processes::me().resident().is_some_and(|bytes| Some(bytes) <= Processes::me().resident_peak()));
+        assert_eq!(Processes::default().resident(), None);
         assert_eq!(Processes::default().spent(), None);
         assert_eq!(Processes::new(vec![u32::MAX]).spent(), None);
     }

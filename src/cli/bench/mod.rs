@@ -7,6 +7,7 @@ mod append;
 mod args;
 mod bus;
 mod chart;
+mod cost;
 mod etcd;
 mod events;
 mod figures;
@@ -30,6 +31,7 @@ use clap::{Args, Subcommand};
 
 use self::append::AppendArgs;
 use self::args::LoadArgs;
+use self::cost::CostArgs;
 use self::events::EventsArgs;
 use self::messages::MessagesArgs;
 use self::progress::progress_done;
@@ -48,6 +50,7 @@ Examples:
   session-manager bench messages --with-etcd
   session-manager bench streaming
   session-manager bench events --subscribers 1,100
+  session-manager bench cost --with-etcd
   session-manager bench growth --json > growth.json
   session-manager bench all --with-etcd --json all.json --svg all.svg
 
@@ -68,6 +71,7 @@ enum Measured {
     Messages(MessagesArgs),
     Streaming(StreamingArgs),
     Events(EventsArgs),
+    Cost(CostArgs),
     Growth(growth::GrowthArgs),
     All(AllArgs),
 }
@@ -87,6 +91,7 @@ impl Measured {
             Measured::Messages(args) => Some(&args.load),
             Measured::Streaming(args) => Some(&args.load),
             Measured::Events(args) => Some(&args.load),
+            Measured::Cost(args) => Some(&args.load),
             Measured::All(args) => Some(&args.load),
             Measured::Growth(_) => None,
         }
@@ -131,7 +136,8 @@ async fn measure(figure: &Measured, load: LoadArgs) -> Result<Report, String> {
         Measured::Messages(args) => messages::run(args, &systems).await,
         Measured::Streaming(args) => streaming::run(args, &systems).await,
         Measured::Events(args) => events::run(args, &systems).await,
-        Measured::All(_) => all(load, &systems).await,
+        Measured::Cost(args) => cost::run(args, &mut systems).await,
+        Measured::All(_) => all(load, &mut systems).await,
         Measured::Growth(_) => Err("growth starts nodes of its own".to_owned()),
     };
     let report = report.map_err(|why| systems.ours.explain(why));
@@ -139,11 +145,14 @@ async fn measure(figure: &Measured, load: LoadArgs) -> Result<Report, String> {
     report
 }
 
-async fn all(load: LoadArgs, systems: &Systems) -> Result<Report, String> {
+async fn all(load: LoadArgs, systems: &mut Systems) -> Result<Report, String> {
     let mut report = append::run(&AppendArgs::usual(load.clone()), systems).await?;
     report.join(messages::run(&MessagesArgs::usual(load.clone()), systems).await?);
     report.join(streaming::run(&StreamingArgs::usual(load.clone()), systems).await?);
-    report.join(events::run(&EventsArgs::usual(load), systems).await?);
+    report.join(events::run(&EventsArgs::usual(load.clone()), systems).await?);
+    if systems.ours.are_ours() {
+        report.join(cost::run(&CostArgs::usual(load), systems).await?);
+    }
     for growth in growth::usual().await? {
         let name = format!("growth, {}: large / small", growth.name);
         report.ratios.push(Ratio { name, value: growth.ratio(), goal: Goal::AtMost(growth.ratio_max) });

@@ -2,7 +2,7 @@
 //! measurement. Never: a way to them that other clients do not have.
 
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use axum::body::{Body, to_bytes};
 use axum::http::Request;
@@ -12,9 +12,9 @@ use hyper_util::rt::TokioIo;
 use serde_json::Value;
 use tempfile::TempDir;
 use tokio::net::TcpStream;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
-use super::footprint::{Processes, bytes_below};
+use super::footprint::{Processes, bytes_below, disk_bytes};
 use super::progress::progress;
 use crate::cli::dev::child::Child;
 use crate::cli::dev::form::form;
@@ -22,6 +22,7 @@ use crate::cli::dev::plan::Plan;
 use crate::cli::dev::stop;
 
 const HEALTH_MAX: Duration = Duration::from_secs(5);
+const END_MAX: Duration = Duration::from_secs(30);
 const HEALTH_BYTES_MAX: usize = 64 << 10;
 
 pub struct Nodes {
@@ -76,6 +77,38 @@ impl Nodes {
             }
             None => why,
         }
+    }
+
+    /// Whether they were started here, and may be ended.
+    pub fn are_ours(&self) -> bool {
+        !self.children.is_empty()
+    }
+
+    /// What the largest node takes on disk.
+    pub fn disk_bytes(&self) -> u64 {
+        self.data_dirs.iter().map(|dir| disk_bytes(dir)).max().unwrap_or(0)
+    }
+
+    /// Ends the last of our own nodes, in order or by force, and answers where it was reached.
+    pub async fn end_last(&mut self, by_force: bool) -> Result<String, String> {
+        let child = self.children.last_mut().ok_or_else(|| "no node was started here".to_owned())?;
+        if by_force {
+            child.kill();
+        }
+        child.ask_to_end();
+        let begun = Instant::now();
+        while !child.is_down() {
+            if begun.elapsed() > END_MAX {
+                return Err(format!("node {} does not end", child.seat().node));
+            }
+            sleep(Duration::from_millis(10)).await;
+        }
+        Ok(child.seat().client.to_string())
+    }
+
+    pub fn start_last(&mut self) -> Result<(), String> {
+        let Some(child) = self.children.last_mut() else { return Ok(()) };
+        child.start_again()
     }
 
     pub async fn stop(self) {
