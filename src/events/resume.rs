@@ -6,9 +6,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Committed;
-use super::bindings::Owner;
-use super::deliver::{Feed, Handed, Notice, State, locked};
+use super::bindings::{Bound, Owner};
+use super::deliver::{Feed, Handed, State, locked};
 use super::history::{self, Unread};
+use crate::machine::feed::Record;
 use crate::machine::ids::Position;
 use crate::machine::query::feed::FeedPage;
 
@@ -29,6 +30,13 @@ enum Step {
     Unreadable(String),
     /// It is up to date, or gone.
     Done,
+}
+
+/// Where a subscriber that is behind stands, and what it wants.
+struct Place {
+    cursor: Position,
+    turn: u64,
+    bounds: Vec<Arc<Bound>>,
 }
 
 impl Feed {
@@ -54,9 +62,13 @@ impl Feed {
     }
 
     fn step(&self, number: u64) -> Step {
-        let Some((cursor, turn)) = self.place_of(number) else { return Step::Done };
+        let Some(Place { cursor, turn, bounds }) = self.place_of(number) else { return Step::Done };
         let Some(history) = self.history() else { return self.join(number, turn) };
-        match history::page(&*history, cursor.place()) {
+        let wanted = |line: &Record| {
+            let may_match = |bound: &Arc<Bound>| bound.binding.filter.may_match(line.kind(), &line.session_id);
+            bounds.iter().any(may_match)
+        };
+        match history::page(&*history, cursor.place(), &wanted) {
             Ok(page) => self.hand_out(number, turn, cursor.group, page),
             Err(Unread::Compacted(oldest)) => {
                 self.skip_to(number, turn, oldest.in_group(cursor.group));
@@ -66,18 +78,18 @@ impl Feed {
         }
     }
 
-    fn place_of(&self, number: u64) -> Option<(Position, u64)> {
+    fn place_of(&self, number: u64) -> Option<Place> {
         let mut state = locked(&self.state);
         let owner = state.bindings.owner(number)?;
-        owner.cursor.map(|cursor| (cursor, owner.turn))
+        let cursor = owner.cursor?;
+        Some(Place { cursor, turn: owner.turn, bounds: owner.bounds.values().cloned().collect() })
     }
 
     /// Events were dropped before this subscriber got them.
     fn skip_to(&self, number: u64, turn: u64, oldest: Position) {
         let mut state = locked(&self.state);
         if let Some(owner) = state.bindings.owner(number).filter(|owner| owner.turn == turn) {
-            owner.cursor = Some(oldest);
-            owner.compacted = Some(oldest);
+            owner.loses(oldest);
         }
     }
 
@@ -109,13 +121,9 @@ impl Feed {
             if !bound.wants(&committed.event, committed.position) {
                 continue;
             }
-            let notice = Notice { lagged: owner.lagged, compacted: owner.compacted };
-            match self.hand_over(bound, committed, &mut envelope, notice) {
+            match self.hand_over(bound, committed, &mut envelope, bound.notice()) {
                 Handed::Full => return Some(Step::Blocked(bound.binding.to.room(&bound.binding))),
-                Handed::Taken => {
-                    bound.see(committed.position);
-                    (owner.lagged, owner.compacted) = (false, None);
-                }
+                Handed::Taken => bound.take(committed.position),
             }
         }
         owner.cursor = Some(committed.position);
@@ -131,8 +139,7 @@ impl Feed {
         if let Some(lost) = ring.complete_after.filter(|complete_after| *complete_after > cursor) {
             // With a state behind it this cannot last: the next page reaches further.
             if self.history().is_none() {
-                owner.cursor = Some(lost);
-                owner.compacted = Some(lost);
+                owner.loses(lost);
             }
             return Step::On;
         }
