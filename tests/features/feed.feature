@@ -56,7 +56,7 @@ Feature: Who names a position gets what came after it, and then what happens
       | {"session_id": "s", "entry_id": "a", "revision": 1} | {"session-manager": {"position": "<p5>", "seq": 4}} |
       | {"session_id": "s", "title": "T"}               | {"session-manager": {"position": "<p6>", "seq": 5}} |
     And "<p1>" and "<p2>" are different
-    And reading "session::get" with {"session_id": "s"} answers {"title": "T"}
+    And reading "session::get" with {"session_id": "s"} answers {"meta": {"title": "T"}}
 
   # Prevents: one of two bindings of a function swallowing the deliveries of the other.
   Scenario: Several bindings to one function each get their own delivery, resumed or live
@@ -112,7 +112,7 @@ Feature: Who names a position gets what came after it, and then what happens
     And no event fired
     And Ann hears, with the sidecar:
       | {"entry_id": "a", "revision": 2} | {"session-manager": {"position": "<p>", "seq": 4}} |
-    And reading "session::get-message" with {"session_id": "s", "entry_id": "a"} answers {"revision": 2}
+    And reading "session::get-message" with {"session_id": "s", "entry_id": "a"} answers {"entry": {"revision": 2}}
 
   # Prevents: silence where events were dropped.
   @kept-feed

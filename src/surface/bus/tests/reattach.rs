@@ -199,7 +199,7 @@ async fn old_events_that_were_lost_with_the_socket_come_again_though_newer_ones_
     let mut heard = Vec::new();
     while heard.len() < 3 {
         let event = second.next().await.expect("the connection stands");
-        if event["function_id"] == "on-old" {
+        if (&event["type"], &event["function_id"]) == (&json!("invokefunction"), &json!("on-old")) {
             heard.push(event["data"]["n"].as_u64().unwrap());
         }
     }
