@@ -147,7 +147,7 @@ async def main(port, pid):
 descriptors = 2 * SUBSCRIBERS + 500
 resource.setrlimit(resource.RLIMIT_NOFILE, (max(descriptors, resource.getrlimit(resource.RLIMIT_NOFILE)[0]),
                                             resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
-with tempfile.TemporaryDirectory() as directory:
+with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as directory:
     port_file = os.path.join(directory, "port")
     node = subprocess.Popen([PROGRAM, "--listen", "127.0.0.1:0", "--data-dir", os.path.join(directory, "data"),
                              "--port-file", port_file], stderr=subprocess.DEVNULL)
