@@ -27,7 +27,7 @@ const TELL_MAX: Duration = Duration::from_secs(5);
 pub struct Delivery<'a> {
     pub binding: &'a Binding,
     pub committed: &'a Arc<Committed>,
-    /// The payload, as JSON text.
+    /// The payload, as JSON text; empty where the attach point prints it itself.
     pub data: &'a str,
     /// What else the subscriber must know.
     pub notice: Notice,
@@ -78,6 +78,11 @@ pub enum Handed {
 pub trait AttachPoint: Send + Sync + 'static {
     /// Must not wait.
     fn deliver(&self, delivery: Delivery<'_>) -> Handed;
+
+    /// Whether it prints payloads when they leave. What waits in memory then waits without its text.
+    fn prints_itself(&self) -> bool {
+        false
+    }
 
     /// Resolves when there may be room again for this binding, or when it does not matter any more.
     fn room(&self, binding: &Binding) -> BoxFuture<'static, ()>;
@@ -427,6 +432,7 @@ impl Feed {
     ) -> Handed {
         let binding = &bound.binding;
         let data = match binding.filter.wanted {
+            Wanted::Kind(_) | Wanted::Kinds(_) if binding.to.prints_itself() => "",
             Wanted::Kind(_) | Wanted::Kinds(_) => committed.payload().text(),
             Wanted::Everything => envelope.get_or_insert_with(|| print_envelope(committed)),
         };

@@ -12,7 +12,9 @@ use crate::machine::view::View;
 use super::position::ClusterTag;
 
 /// Read at once for one subscriber: a page holds the state still, and many may read at the same time.
-const PAGE: FeedLimits = FeedLimits { records: 128, body_bytes: 256 << 10 };
+pub const PAGE_MAX: FeedLimits = FeedLimits { records: 128, body_bytes: 256 << 10 };
+/// For one that has no room for more.
+pub const PAGE_MIN: FeedLimits = FeedLimits { records: 8, body_bytes: 16 << 10 };
 
 /// A state with the feed of its events.
 pub trait History: Send + Sync + 'static {
@@ -43,12 +45,17 @@ pub enum Unread {
 }
 
 /// The events after a place of which `wanted` passes the lines.
-pub fn page(history: &dyn History, after: FeedPlace, wanted: &dyn Fn(&Record) -> bool) -> Result<FeedPage, Unread> {
+pub fn page(
+    history: &dyn History,
+    after: FeedPlace,
+    limits: FeedLimits,
+    wanted: &dyn Fn(&Record) -> bool,
+) -> Result<FeedPage, Unread> {
     let read = look(history, |view| {
         let edge = view.feed_edge()?;
         match edge.trimmed.filter(|trimmed| *trimmed > after) {
             Some(trimmed) => Ok(Err(Unread::Compacted(trimmed))),
-            None => feed::page(view, Some(after), PAGE, wanted).map(Ok),
+            None => feed::page(view, Some(after), limits, wanted).map(Ok),
         }
     });
     read.unwrap_or_else(|fault| Err(Unread::Fault(fault.0)))

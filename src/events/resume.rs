@@ -8,10 +8,10 @@ use std::time::Duration;
 use super::Committed;
 use super::bindings::{Bound, Owner};
 use super::deliver::{Feed, Handed, State, locked};
-use super::history::{self, Unread};
+use super::history::{self, PAGE_MAX, PAGE_MIN, Unread};
 use crate::machine::feed::Record;
 use crate::machine::ids::Position;
-use crate::machine::query::feed::FeedPage;
+use crate::machine::query::feed::{FeedLimits, FeedPage};
 
 /// Bindings that a client registers in one go are read for together, so that it gets their events in one order.
 const GATHER: Duration = Duration::from_millis(10);
@@ -43,10 +43,18 @@ impl Feed {
     /// Reads for one subscriber until it is up to date or gone.
     pub(super) async fn read_for(self: Arc<Self>, number: u64) {
         tokio::time::sleep(GATHER).await;
+        let mut limits = PAGE_MAX;
         loop {
-            match self.step(number) {
-                Step::On => tokio::task::yield_now().await,
-                Step::Blocked(room) => room.await,
+            match self.step(number, limits) {
+                Step::On => {
+                    limits = larger(limits);
+                    tokio::task::yield_now().await;
+                }
+                Step::Blocked(room) => {
+                    // What it had no room for was read in vain, and will be read again.
+                    limits = PAGE_MIN;
+                    room.await;
+                }
                 Step::Unreadable(why) => {
                     tracing::warn!(subscriber = number, why, "the feed cannot be read for a subscriber; trying again");
                     tokio::time::sleep(AGAIN_AFTER).await;
@@ -58,17 +66,17 @@ impl Feed {
 
     /// Reads for one subscriber as far as it goes without waiting.
     pub(super) fn read_at_once(&self, number: u64) {
-        while matches!(self.step(number), Step::On) {}
+        while matches!(self.step(number, PAGE_MAX), Step::On) {}
     }
 
-    fn step(&self, number: u64) -> Step {
+    fn step(&self, number: u64, limits: FeedLimits) -> Step {
         let Some(Place { cursor, turn, bounds }) = self.place_of(number) else { return Step::Done };
         let Some(history) = self.history() else { return self.join(number, turn) };
         let wanted = |line: &Record| {
             let may_match = |bound: &Arc<Bound>| bound.binding.filter.may_match(line.kind(), &line.session_id);
             bounds.iter().any(may_match)
         };
-        match history::page(&*history, cursor.place(), &wanted) {
+        match history::page(&*history, cursor.place(), limits, &wanted) {
             Ok(page) => self.hand_out(number, turn, cursor.group, page),
             Err(Unread::Compacted(oldest)) => {
                 self.skip_to(number, turn, oldest.in_group(cursor.group));
@@ -154,5 +162,13 @@ impl Feed {
         }
         owner.catch_up();
         Step::Done
+    }
+}
+
+/// The page after one that found room.
+fn larger(limits: FeedLimits) -> FeedLimits {
+    FeedLimits {
+        records: (2 * limits.records).min(PAGE_MAX.records),
+        body_bytes: (2 * limits.body_bytes).min(PAGE_MAX.body_bytes),
     }
 }

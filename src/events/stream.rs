@@ -210,6 +210,10 @@ impl AttachPoint for Waiting {
         Handed::Taken
     }
 
+    fn prints_itself(&self) -> bool {
+        true
+    }
+
     fn room(&self, _: &Binding) -> BoxFuture<'static, ()> {
         let emptied = self.emptied.clone();
         let mut notified = Box::pin(emptied.clone().notified_owned());

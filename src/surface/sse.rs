@@ -24,7 +24,7 @@ const HEARTBEAT: Duration = Duration::from_secs(15);
 /// How soon a client that lost the connection should come back, in milliseconds.
 const RETRY_MS: u32 = 500;
 /// Events that are ready together are written together, up to this.
-const CHUNK_BYTES: usize = 64 << 10;
+const CHUNK_BYTES: usize = 16 << 10;
 
 const FIELDS: &str = "session, type, roles, metadata and after";
 

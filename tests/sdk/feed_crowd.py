@@ -6,7 +6,7 @@ call to event, and the node's memory; fails when an event is missing, when the c
 twice as long as the few, or when the stuck ones cost more than a bound. Needs SESSION_MANAGER (the program); SUBSCRIBERS,
 STUCK and EVENTS make it smaller.
 """
-import asyncio, json, os, resource, subprocess, sys, tempfile, time
+import asyncio, json, os, resource, socket, subprocess, sys, tempfile, time
 
 PROGRAM = os.environ["SESSION_MANAGER"]
 SUBSCRIBERS = int(os.environ.get("SUBSCRIBERS", "1000"))
@@ -60,8 +60,13 @@ class Follower(asyncio.Protocol):
 
 
 async def follow(port, query, heard=None):
-    loop = asyncio.get_running_loop()
-    _, follower = await loop.create_connection(lambda: Follower(query, heard), "127.0.0.1", port)
+    loop, connection = asyncio.get_running_loop(), socket.socket()
+    if heard is None:
+        # Small, or the kernel would take megabytes for it before the node notices anything.
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    connection.setblocking(False)
+    await loop.sock_connect(connection, ("127.0.0.1", port))
+    _, follower = await loop.create_connection(lambda: Follower(query, heard), sock=connection)
     told = await asyncio.wait_for(follower.begun, 30)
     assert b"text/event-stream" in told, told
     return follower
@@ -137,7 +142,8 @@ async def main(port, pid):
         where = "of one session" if one_session else "of their own sessions"
         print(f"p50 with {SUBSCRIBERS} subscribers {where}, {STUCK} of them stuck, is {many / few:.2f} times that with 10",
               flush=True)
-        if not one_session and many > 2 * few:
+        # A few hundred say nothing about a thousand, and a busy machine may hold up a short run.
+        if not one_session and SUBSCRIBERS >= 1000 and many > 2 * few:
             sys.exit("FAILED: the crowd waits more than twice as long")
     if await all_stuck(port, pid) > STUCK_KIB_MAX:
         sys.exit(f"FAILED: a stuck subscriber costs more than {STUCK_KIB_MAX} KiB")
