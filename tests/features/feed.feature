@@ -100,8 +100,8 @@ Feature: Who names a position gets what came after it, and then what happens
       | {"session_id": "t"} |
     And the transcript of "t" is "t1", "t2"
 
-  # Prevents: a client that follows a streamed answer late being sent every token of it again, or missing the end.
   @kept-feed
+  # Prevents: a client that follows a streamed answer late being sent every token of it again, or missing the end.
   Scenario: Of updates that replaced each other the last one is resumed, and never left out
     Given a session "s"
     And "s" holds the messages "a"
@@ -114,8 +114,8 @@ Feature: Who names a position gets what came after it, and then what happens
       | {"entry_id": "a", "revision": 2} | {"session-manager": {"position": "<p>", "seq": 4}} |
     And reading "session::get-message" with {"session_id": "s", "entry_id": "a"} answers {"entry": {"revision": 2}}
 
-  # Prevents: silence where events were dropped.
   @kept-feed
+  # Prevents: silence where events were dropped.
   Scenario: Who asks for more than is kept is told how far back it may go
     Given a session "s"
     And Ann listens to "session::message-added" with {}
@@ -130,8 +130,8 @@ Feature: Who names a position gets what came after it, and then what happens
     And no event fired
     And nothing changed
 
-  # Prevents: the last position that is still kept being refused, or its event being told twice.
   @kept-feed
+  # Prevents: the last position that is still kept being refused, or its event being told twice.
   Scenario: The edge of what is kept can be resumed
     Given a session "s"
     And Ann listens to "session::message-added" with {}
@@ -159,8 +159,8 @@ Feature: Who names a position gets what came after it, and then what happens
     And no event fired
     And nothing changed
 
-  # Prevents: a subscriber waiting in silence for a place that nobody has come to.
   @kept-feed
+  # Prevents: a subscriber waiting in silence for a place that nobody has come to.
   Scenario: A position of the future is refused by its name
     Given a session "s"
     When Ann binds "session::deleted" with {}, metadata {"session-manager": {"after": "node.0.9000000000000000000.0"}}
@@ -187,8 +187,8 @@ Feature: Who names a position gets what came after it, and then what happens
       | {"session-manager": {"aftr": "oldest"}}                       | `metadata.session-manager.aftr` is not known                  |
       | {"session-manager": {"after": "node.7.1.0"}}                  | belongs to group 7                                            |
 
-  # Prevents: events being lost with the process that committed them.
   @durable @sled
+  # Prevents: events being lost with the process that committed them.
   Scenario: What was committed before a restart is resumed after it, at the positions it had
     Given a session "s"
     And Ann listens to "session::message-added" with {}
@@ -206,8 +206,8 @@ Feature: Who names a position gets what came after it, and then what happens
       | {"entry_id": "c"} | {"session-manager": {"position": "<p3>", "seq": 4}} |
     And the transcript of "s" is "a", "b", "c"
 
-  # Prevents: a store whose feed ends with its process passing over in silence what was before.
   @durable @jsonl
+  # Prevents: a store whose feed ends with its process passing over in silence what was before.
   Scenario: Files keep no feed beyond their process, and say so
     Given a session "s"
     And Ann listens to "session::message-added" with {}
@@ -220,8 +220,8 @@ Feature: Who names a position gets what came after it, and then what happens
     And no event fired
     And nothing changed
 
-  # Prevents: a deleted session being told back to life, or its end being missed.
   @kept-feed
+  # Prevents: a deleted session being told back to life, or its end being missed.
   Scenario: Of a deleted session only the deletion is resumed
     Given a session "s" with {"metadata": {"tenant": "a"}}
     And "s" holds the messages "a"
