@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::deliver::AttachPoint;
+use super::deliver::{AttachPoint, Notice};
 use super::filter::{Filter, Wanted};
 use crate::machine::event::{Event, EventKind};
 use crate::machine::ids::{Position, SessionId};
@@ -52,6 +52,29 @@ struct BoundPlace {
 #[derive(Default)]
 struct Standing {
     behind: AtomicBool,
+    /// Whether there is something it must be told with its next event.
+    untold: AtomicBool,
+    notice: Mutex<Notice>,
+}
+
+impl Standing {
+    fn note(&self, change: impl FnOnce(&mut Notice)) {
+        change(&mut self.notice.lock().unwrap_or_else(PoisonError::into_inner));
+        self.untold.store(true, Ordering::Relaxed);
+    }
+
+    fn notice(&self) -> Notice {
+        if !self.untold.load(Ordering::Relaxed) {
+            return Notice::default();
+        }
+        *self.notice.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn told(&self) {
+        if self.untold.swap(false, Ordering::Relaxed) {
+            *self.notice.lock().unwrap_or_else(PoisonError::into_inner) = Notice::default();
+        }
+    }
 }
 
 /// A subscriber: everything bound under one number.
@@ -61,14 +84,10 @@ pub struct Owner {
     standing: Arc<Standing>,
     /// While it is behind: everything up to here was handed to it.
     pub cursor: Option<Position>,
-    /// Rises whenever the cursor is set back, so that a reader under way notices.
+    /// Rises whenever the cursor is set back or a binding is added, so that a reader under way notices.
     pub turn: u64,
     /// Whether somebody reads the feed for it.
     pub read_for: bool,
-    /// Whether it was too slow and has not been told yet.
-    pub lagged: bool,
-    /// Events it can never get, and it has not been told yet: all after this one are kept.
-    pub compacted: Option<Position>,
 }
 
 /// Rows that share a list are kept in the order they were registered.
@@ -108,6 +127,17 @@ impl Bound {
         place.floor = place.floor.max(Some(position));
     }
 
+    /// What its subscriber must be told with the next event, whichever of its bindings that is for.
+    pub fn notice(&self) -> Notice {
+        self.standing.notice()
+    }
+
+    /// An event was handed to it, with the notice.
+    pub fn take(&self, position: Position) {
+        self.see(position);
+        self.standing.told();
+    }
+
     /// True for an event of the kept feed that it was not handed and wants.
     pub fn wants(&self, event: &Event, position: Position) -> bool {
         self.seen().is_none_or(|seen| position > seen) && self.binding.filter.matches(event)
@@ -122,6 +152,22 @@ impl Bound {
 impl Owner {
     pub fn is_behind(&self) -> bool {
         self.standing.behind.load(Ordering::Relaxed)
+    }
+
+    /// It was too slow, and is to be told so.
+    pub fn lags(&self) {
+        self.standing.note(|notice| notice.lagged = true);
+    }
+
+    /// Events are lost to it, and it is to be told so: all after this one are kept.
+    pub fn loses(&mut self, oldest: Position) {
+        self.cursor = Some(oldest);
+        self.standing.note(|notice| notice.compacted = Some(oldest));
+    }
+
+    /// Whether events are lost to it without its knowledge.
+    pub fn has_untold_loss(&self) -> bool {
+        self.standing.notice().compacted.is_some()
     }
 
     /// From now on the feed is read for it, after this position.
@@ -146,6 +192,8 @@ impl Bindings {
     pub fn insert(&mut self, binding: Binding, seen: Option<Position>) {
         self.remove(&binding.key);
         let owner = self.owners.entry(binding.key.owner).or_default();
+        // A page that was read before this binding was there may leave out what it wants.
+        owner.turn += 1;
         let bound = Arc::new(Bound {
             place: Mutex::new(BoundPlace { floor: seen, seen }),
             standing: owner.standing.clone(),

@@ -2,7 +2,7 @@
 //! May touch: bindings, filters, positions, the ring. Never: a socket. An attach point takes a delivery without waiting;
 //! a subscriber that has no room is left to `resume.rs`, which reads the kept feed for it.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, Weak};
 use std::time::Duration;
 
@@ -27,7 +27,7 @@ const TELL_MAX: Duration = Duration::from_secs(5);
 pub struct Delivery<'a> {
     pub binding: &'a Binding,
     pub committed: &'a Arc<Committed>,
-    /// The payload, as JSON text.
+    /// The payload, as JSON text; empty where the attach point prints it itself.
     pub data: &'a str,
     /// What else the subscriber must know.
     pub notice: Notice,
@@ -78,6 +78,11 @@ pub enum Handed {
 pub trait AttachPoint: Send + Sync + 'static {
     /// Must not wait.
     fn deliver(&self, delivery: Delivery<'_>) -> Handed;
+
+    /// Whether it prints payloads when they leave. What waits in memory then waits without its text.
+    fn prints_itself(&self) -> bool {
+        false
+    }
 
     /// Resolves when there may be room again for this binding, or when it does not matter any more.
     fn room(&self, binding: &Binding) -> BoxFuture<'static, ()>;
@@ -334,10 +339,10 @@ impl Feed {
         locked(&self.state).bindings.remove(key).is_some()
     }
 
-    /// Removes all bindings of a subscriber that is gone. Returns where the least of them began.
-    pub fn unbind_owner(&self, owner: u64) -> Option<Position> {
-        let owner = locked(&self.state).bindings.remove_owner(owner)?;
-        owner.bounds.values().filter_map(|bound| bound.binding.after).min()
+    /// Removes all bindings of a subscriber that is gone. Returns where each of them began.
+    pub fn unbind_owner(&self, owner: u64) -> BTreeMap<Arc<str>, Position> {
+        let owner = locked(&self.state).bindings.remove_owner(owner).unwrap_or_default();
+        owner.bounds.into_iter().filter_map(|(id, bound)| Some((id, bound.binding.after?))).collect()
     }
 
     /// True when nothing after this position is lost.
@@ -356,6 +361,7 @@ impl Feed {
             let mut binding = bound.binding.clone();
             binding.key.owner = to;
             let seen = confirmed.max(binding.after);
+            binding.after = seen;
             oldest = if oldest.is_none() { seen } else { seen.min(oldest) };
             state.bindings.insert(binding, seen);
         }
@@ -374,6 +380,10 @@ impl Feed {
         let mut state = locked(&self.state);
         let dispatched = state.dispatched;
         let owner = state.bindings.owner(owner)?;
+        if owner.has_untold_loss() {
+            // Who took this for its place would never be told that events are lost to it.
+            return None;
+        }
         let begun = owner.bounds.values().filter_map(|bound| bound.binding.after).max();
         if owner.is_behind() { owner.cursor } else { dispatched.max(begun) }
     }
@@ -392,8 +402,8 @@ impl Feed {
         let mut envelope = None;
         let mut full = Vec::new();
         state.bindings.each_match(&committed.event, committed.position, |bound| {
-            match self.hand_over(bound, &committed, &mut envelope, Notice::default()) {
-                Handed::Taken => bound.see(committed.position),
+            match self.hand_over(bound, &committed, &mut envelope, bound.notice()) {
+                Handed::Taken => bound.take(committed.position),
                 Handed::Full => full.push((bound.binding.key.owner, bound.binding.after)),
             }
         });
@@ -403,7 +413,7 @@ impl Feed {
                 state.fall_behind(number, cursor);
             }
             if let Some(owner) = state.bindings.owner(number) {
-                owner.lagged = true;
+                owner.lags();
             }
             tracing::debug!(subscriber = number, "a subscriber is slow; it gets its events from the kept feed");
             self.published.notify_one();
@@ -422,6 +432,7 @@ impl Feed {
     ) -> Handed {
         let binding = &bound.binding;
         let data = match binding.filter.wanted {
+            Wanted::Kind(_) | Wanted::Kinds(_) if binding.to.prints_itself() => "",
             Wanted::Kind(_) | Wanted::Kinds(_) => committed.payload().text(),
             Wanted::Everything => envelope.get_or_insert_with(|| print_envelope(committed)),
         };

@@ -103,6 +103,8 @@ fn binding(to: &Arc<Seen>, trigger_type: &str, after: Option<u64>) -> Binding {
 struct Kept {
     lines: Mutex<Lines>,
     applied: AtomicU64,
+    /// What happens right after the next look, while its finder still thinks about it.
+    meanwhile: Mutex<Option<Box<dyn FnOnce() + Send>>>,
 }
 
 #[derive(Default)]
@@ -166,6 +168,10 @@ impl View for Lines {
 impl History for Kept {
     fn look(&self, look: &mut dyn FnMut(&dyn View)) {
         look(&*locked(&self.lines));
+        let meanwhile = locked(&self.meanwhile).take();
+        if let Some(meanwhile) = meanwhile {
+            meanwhile();
+        }
     }
 
     fn applied(&self) -> FeedPlace {
@@ -220,6 +226,20 @@ impl World {
             self.feed.publish(vec![event(index)]);
         }
     }
+}
+
+fn open(feed: &Arc<Feed>, filter: Filter, after: Option<Position>) -> Stream {
+    Stream::open_on(&CurrentFeed::new(feed.clone()), feed, filter, after).unwrap().unwrap()
+}
+
+async fn until(what: &str, holds: impl Fn() -> bool) {
+    for _ in 0..20_000 {
+        if holds() {
+            return;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+    }
+    panic!("never happened: {what}");
 }
 
 /// A feed with nothing behind it, whose publisher delivers.
@@ -423,7 +443,7 @@ async fn a_subscriber_that_took_over_another_goes_on_after_what_is_confirmed() {
 async fn a_stream_is_bounded_told_when_it_lagged_and_gone_when_dropped() {
     let world = World::new(1 << 20);
     let filter = || Filter::of_stream(Kinds::ALL, None, None, Object::new());
-    let stream = Stream::open(&CurrentFeed::new(world.feed.clone()), filter(), None).unwrap();
+    let stream = open(&world.feed, filter(), None);
     world.publish([1]);
     world.feed.drain(usize::MAX);
     // The stream is live from here on, and nobody takes from it while this goes on.
@@ -448,10 +468,111 @@ async fn a_stream_is_bounded_told_when_it_lagged_and_gone_when_dropped() {
     assert!(lagged > 0);
     drop(stream);
     assert_eq!(world.feed.bindings(), 0);
-    let resumed = Stream::open(&CurrentFeed::new(world.feed.clone()), filter(), Some(at(1998))).unwrap();
+    let resumed = open(&world.feed, filter(), Some(at(1998)));
     let next = async || match resumed.next().await {
         Item::Event(committed, _) => committed.position.index,
         other => panic!("{other:?}"),
     };
     assert_eq!((next().await, next().await), (1999, 2000));
+}
+
+#[tokio::test]
+async fn a_binding_added_while_a_page_is_read_for_another_misses_nothing() {
+    let (world, seen) = (World::new(1), Arc::new(Seen::default()));
+    world.publish(1..=5);
+    until("everything is handed out", || locked(&world.feed.state).dispatched == Some(at(5))).await;
+    // The reader for the first binding, which wants none of these, has its page in hand when the second one is bound and
+    // more happens.
+    let created = Binding {
+        key: BindingKey { owner: 1, id: "created".into() },
+        filter: Filter::parse("session::created", &Value::Null).unwrap(),
+        ..binding(&seen, "session::deleted", Some(0))
+    };
+    let (feed, kept, deleted) = (world.feed.clone(), world.kept.clone(), binding(&seen, "session::deleted", None));
+    world.feed.bind(created).unwrap();
+    *locked(&world.kept.meanwhile) = Some(Box::new(move || {
+        // As an adapter does: kept first, published later.
+        kept.keep(&event(6));
+        feed.bind(Binding { after: Some(at(3)), ..deleted }).unwrap();
+        feed.publish(vec![event(6)]);
+    }));
+    seen.gets(4..=6).await;
+    world.publish([7]);
+    seen.gets(4..=7).await;
+}
+
+#[tokio::test]
+async fn what_is_trimmed_while_it_is_read_for_a_subscriber_is_not_missed_in_silence() {
+    let (world, seen) = (World::new(1), Arc::new(Seen::default()));
+    world.publish(1..=400);
+    until("everything is handed out", || locked(&world.feed.state).dispatched == Some(at(400))).await;
+    world.feed.bind(binding(&seen, "session::deleted", Some(0))).unwrap();
+    // The first page is 1 to 128, and is in hand when everything up to 300 goes.
+    let kept = world.kept.clone();
+    *locked(&world.kept.meanwhile) = Some(Box::new(move || kept.trim(300)));
+    seen.gets((1..=128).chain(301..=400)).await;
+    let told: Vec<Value> = locked(&seen.got)
+        .iter()
+        .filter(|(_, _, sidecar)| !sidecar["session-manager"]["compacted"].is_null())
+        .map(|(_, data, sidecar)| json!([data["n"], sidecar["session-manager"]["compacted"]]))
+        .collect();
+    assert_eq!(told, [json!([301, "c.0.300.0"])]);
+}
+
+#[tokio::test]
+async fn a_place_is_not_told_while_the_loss_before_it_is_untold() {
+    let (world, seen) = (World::new(1), Arc::new(Seen::default()));
+    world.feed.bind(binding(&seen, "session::deleted", None)).unwrap();
+    seen.stick(true);
+    world.publish(1..=20);
+    world.feed.drain(usize::MAX);
+    world.kept.trim(20);
+    // It has room again, and there is nothing left to tell it the loss with, until something happens.
+    seen.stick(false);
+    until("the loss is noticed", || world.feed.stands(1).is_none()).await;
+    world.publish([21]);
+    seen.gets([21]).await;
+    assert_eq!(world.feed.stands(1), Some(at(21)));
+    let (_, _, sidecar) = &locked(&seen.got)[0];
+    assert_eq!(sidecar["session-manager"]["compacted"], "c.0.20.0");
+}
+
+#[tokio::test]
+async fn before_the_first_event_every_place_can_be_resumed() {
+    let (world, seen) = (World::new(1 << 20), Arc::new(Seen::default()));
+    world.kept.applied.store(9, Ordering::SeqCst);
+    world.feed.bind(binding(&seen, "session::deleted", Some(4))).unwrap();
+    world.publish([10]);
+    seen.gets([10]).await;
+}
+
+#[tokio::test]
+async fn many_stuck_streams_together_hold_little() {
+    const STREAMS: usize = 300;
+    let world = World::new(1);
+    let large = |index| {
+        let payload = Json::adopt(&format!("{{\"n\":{index},\"text\":\"{}\"}}", "x".repeat(4 << 10)));
+        let event = Event {
+            session_id: "s".into(),
+            seq: index,
+            happened: Happened::Published { kind: EventKind::Deleted, role: None, payload },
+            metadata: None,
+        };
+        Committed::new(at(index), event)
+    };
+    (1..=100).for_each(|index| world.kept.keep(&large(index)));
+    let filter = || Filter::of_stream(Kinds::ALL, None, None, Object::new());
+    // Each reads for itself what was kept, so what each holds is its own.
+    let streams: Vec<Stream> = (0..STREAMS).map(|_| open(&world.feed, filter(), Some(at(0)))).collect();
+    until("all of them are full", || streams.iter().all(|stream| stream.holds().1)).await;
+    let held: usize = streams.iter().map(|stream| stream.holds().0).sum();
+    // Half a megabyte for each would be 150 MiB.
+    assert!(held < 60 << 20, "{held} bytes are held for {STREAMS} stuck streams");
+    let mut indexes = Vec::new();
+    while indexes.len() < 100 {
+        if let Item::Event(committed, _) = streams[STREAMS - 1].next().await {
+            indexes.push(committed.position.index);
+        }
+    }
+    assert_eq!(indexes, (1..=100).collect::<Vec<_>>());
 }

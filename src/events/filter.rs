@@ -102,13 +102,18 @@ impl Filter {
         Filter { wanted: Wanted::Kinds(kinds), session_id, roles, metadata }
     }
 
-    pub fn matches(&self, event: &Event) -> bool {
-        let kind = match self.wanted {
+    /// False for an event that cannot match, whatever else it holds.
+    pub fn may_match(&self, kind: EventKind, session_id: &SessionId) -> bool {
+        let of_kind = match self.wanted {
             Wanted::Everything => true,
-            Wanted::Kind(kind) => kind == event.kind(),
-            Wanted::Kinds(kinds) => kinds.contains(event.kind()),
+            Wanted::Kind(wanted) => wanted == kind,
+            Wanted::Kinds(kinds) => kinds.contains(kind),
         };
-        kind && self.session_id.as_ref().is_none_or(|wanted| *wanted == event.session_id)
+        of_kind && self.session_id.as_ref().is_none_or(|wanted| wanted == session_id)
+    }
+
+    pub fn matches(&self, event: &Event) -> bool {
+        self.may_match(event.kind(), &event.session_id)
             && self.roles.as_ref().is_none_or(|roles| event.role().is_some_and(|role| roles.contains(&role)))
             && metadata_matches(&self.metadata, event.metadata.as_ref())
     }

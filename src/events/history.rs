@@ -3,6 +3,7 @@
 
 use futures::future::BoxFuture;
 
+use crate::machine::feed::Record;
 use crate::machine::ids::{FeedPlace, Position};
 use crate::machine::query::feed::{self, FeedLimits, FeedPage};
 use crate::machine::refusal::Fault;
@@ -11,7 +12,9 @@ use crate::machine::view::View;
 use super::position::ClusterTag;
 
 /// Read at once for one subscriber: a page holds the state still, and many may read at the same time.
-const PAGE: FeedLimits = FeedLimits { records: 128, body_bytes: 256 << 10 };
+pub const PAGE_MAX: FeedLimits = FeedLimits { records: 128, body_bytes: 256 << 10 };
+/// For one that has no room for more.
+pub const PAGE_MIN: FeedLimits = FeedLimits { records: 8, body_bytes: 16 << 10 };
 
 /// A state with the feed of its events.
 pub trait History: Send + Sync + 'static {
@@ -41,23 +44,30 @@ pub enum Unread {
     Fault(String),
 }
 
-/// The events after a place.
-pub fn page(history: &dyn History, after: FeedPlace) -> Result<FeedPage, Unread> {
+/// The events after a place of which `wanted` passes the lines.
+pub fn page(
+    history: &dyn History,
+    after: FeedPlace,
+    limits: FeedLimits,
+    wanted: &dyn Fn(&Record) -> bool,
+) -> Result<FeedPage, Unread> {
     let read = look(history, |view| {
         let edge = view.feed_edge()?;
         match edge.trimmed.filter(|trimmed| *trimmed > after) {
             Some(trimmed) => Ok(Err(Unread::Compacted(trimmed))),
-            None => feed::page(view, Some(after), PAGE).map(Ok),
+            None => feed::page(view, Some(after), limits, wanted).map(Ok),
         }
     });
     read.unwrap_or_else(|fault| Err(Unread::Fault(fault.0)))
 }
 
-/// Everything after this place is kept. A state that never kept an event knows nothing of what was before it.
+/// Everything after this place is kept. Before its first event a state keeps all there is; one that came to its age
+/// without keeping events knows nothing of what was before now.
 pub fn oldest(history: &dyn History) -> Result<FeedPlace, String> {
     let applied = history.applied();
-    let edge = look(history, |view| view.feed_edge()).map_err(|fault| fault.0)?;
-    Ok(edge.trimmed.unwrap_or(applied))
+    let known = look(history, |view| Ok((view.feed_edge()?.trimmed, view.clock_ms()?)));
+    let (trimmed, clock_ms) = known.map_err(|fault| fault.0)?;
+    Ok(trimmed.unwrap_or(if clock_ms == 0 { FeedPlace::BEGINNING } else { applied }))
 }
 
 /// The last event that is kept.

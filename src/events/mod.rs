@@ -13,6 +13,7 @@ pub mod current;
 mod resume;
 pub mod stream;
 
+use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, OnceLock};
 
 use crate::machine::event::Event;
@@ -25,11 +26,13 @@ pub struct Committed {
     pub position: Position,
     pub event: Event,
     payload: OnceLock<Json>,
+    /// How many streams hold it, so that what many hold is counted once.
+    held_by: AtomicUsize,
 }
 
 impl Committed {
     pub fn new(position: Position, event: Event) -> Committed {
-        Committed { position, event, payload: OnceLock::new() }
+        Committed { position, event, payload: OnceLock::new(), held_by: AtomicUsize::new(0) }
     }
 
     /// The payload text, printed once however many subscribers there are.

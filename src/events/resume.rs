@@ -6,11 +6,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Committed;
-use super::bindings::Owner;
-use super::deliver::{Feed, Handed, Notice, State, locked};
-use super::history::{self, Unread};
+use super::bindings::{Bound, Owner};
+use super::deliver::{Feed, Handed, State, locked};
+use super::history::{self, PAGE_MAX, PAGE_MIN, Unread};
+use crate::machine::feed::Record;
 use crate::machine::ids::Position;
-use crate::machine::query::feed::FeedPage;
+use crate::machine::query::feed::{FeedLimits, FeedPage};
 
 /// Bindings that a client registers in one go are read for together, so that it gets their events in one order.
 const GATHER: Duration = Duration::from_millis(10);
@@ -31,14 +32,29 @@ enum Step {
     Done,
 }
 
+/// Where a subscriber that is behind stands, and what it wants.
+struct Place {
+    cursor: Position,
+    turn: u64,
+    bounds: Vec<Arc<Bound>>,
+}
+
 impl Feed {
     /// Reads for one subscriber until it is up to date or gone.
     pub(super) async fn read_for(self: Arc<Self>, number: u64) {
         tokio::time::sleep(GATHER).await;
+        let mut limits = PAGE_MAX;
         loop {
-            match self.step(number) {
-                Step::On => tokio::task::yield_now().await,
-                Step::Blocked(room) => room.await,
+            match self.step(number, limits) {
+                Step::On => {
+                    limits = larger(limits);
+                    tokio::task::yield_now().await;
+                }
+                Step::Blocked(room) => {
+                    // What it had no room for was read in vain, and will be read again.
+                    limits = PAGE_MIN;
+                    room.await;
+                }
                 Step::Unreadable(why) => {
                     tracing::warn!(subscriber = number, why, "the feed cannot be read for a subscriber; trying again");
                     tokio::time::sleep(AGAIN_AFTER).await;
@@ -50,13 +66,17 @@ impl Feed {
 
     /// Reads for one subscriber as far as it goes without waiting.
     pub(super) fn read_at_once(&self, number: u64) {
-        while matches!(self.step(number), Step::On) {}
+        while matches!(self.step(number, PAGE_MAX), Step::On) {}
     }
 
-    fn step(&self, number: u64) -> Step {
-        let Some((cursor, turn)) = self.place_of(number) else { return Step::Done };
+    fn step(&self, number: u64, limits: FeedLimits) -> Step {
+        let Some(Place { cursor, turn, bounds }) = self.place_of(number) else { return Step::Done };
         let Some(history) = self.history() else { return self.join(number, turn) };
-        match history::page(&*history, cursor.place()) {
+        let wanted = |line: &Record| {
+            let may_match = |bound: &Arc<Bound>| bound.binding.filter.may_match(line.kind(), &line.session_id);
+            bounds.iter().any(may_match)
+        };
+        match history::page(&*history, cursor.place(), limits, &wanted) {
             Ok(page) => self.hand_out(number, turn, cursor.group, page),
             Err(Unread::Compacted(oldest)) => {
                 self.skip_to(number, turn, oldest.in_group(cursor.group));
@@ -66,18 +86,18 @@ impl Feed {
         }
     }
 
-    fn place_of(&self, number: u64) -> Option<(Position, u64)> {
+    fn place_of(&self, number: u64) -> Option<Place> {
         let mut state = locked(&self.state);
         let owner = state.bindings.owner(number)?;
-        owner.cursor.map(|cursor| (cursor, owner.turn))
+        let cursor = owner.cursor?;
+        Some(Place { cursor, turn: owner.turn, bounds: owner.bounds.values().cloned().collect() })
     }
 
     /// Events were dropped before this subscriber got them.
     fn skip_to(&self, number: u64, turn: u64, oldest: Position) {
         let mut state = locked(&self.state);
         if let Some(owner) = state.bindings.owner(number).filter(|owner| owner.turn == turn) {
-            owner.cursor = Some(oldest);
-            owner.compacted = Some(oldest);
+            owner.loses(oldest);
         }
     }
 
@@ -109,13 +129,9 @@ impl Feed {
             if !bound.wants(&committed.event, committed.position) {
                 continue;
             }
-            let notice = Notice { lagged: owner.lagged, compacted: owner.compacted };
-            match self.hand_over(bound, committed, &mut envelope, notice) {
+            match self.hand_over(bound, committed, &mut envelope, bound.notice()) {
                 Handed::Full => return Some(Step::Blocked(bound.binding.to.room(&bound.binding))),
-                Handed::Taken => {
-                    bound.see(committed.position);
-                    (owner.lagged, owner.compacted) = (false, None);
-                }
+                Handed::Taken => bound.take(committed.position),
             }
         }
         owner.cursor = Some(committed.position);
@@ -131,8 +147,7 @@ impl Feed {
         if let Some(lost) = ring.complete_after.filter(|complete_after| *complete_after > cursor) {
             // With a state behind it this cannot last: the next page reaches further.
             if self.history().is_none() {
-                owner.cursor = Some(lost);
-                owner.compacted = Some(lost);
+                owner.loses(lost);
             }
             return Step::On;
         }
@@ -147,5 +162,13 @@ impl Feed {
         }
         owner.catch_up();
         Step::Done
+    }
+}
+
+/// The page after one that found room.
+fn larger(limits: FeedLimits) -> FeedLimits {
+    FeedLimits {
+        records: (2 * limits.records).min(PAGE_MAX.records),
+        body_bytes: (2 * limits.body_bytes).min(PAGE_MAX.body_bytes),
     }
 }

@@ -3,7 +3,7 @@
 //! Never: a wire.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use futures::FutureExt;
@@ -22,11 +22,16 @@ use crate::machine::ids::Position;
 /// What may wait for one taker. Small: past it the kept feed is read for it, at its pace.
 const WAITING_MAX: usize = 256;
 const WAITING_BYTES_MAX: usize = 512 << 10;
+/// While all streams together hold more than this, each may only hold its fair share. An event that many hold counts once.
+const CROWDED_BYTES: usize = 32 << 20;
+const FAIR_SHARE_BYTES: usize = 32 << 10;
 
 /// Streams are numbered apart from the workers of the bus, and in all feeds of this process alike: the data under them
 /// may be swapped.
 const FIRST_OWNER: u64 = 1 << 63;
 static OPENED: AtomicU64 = AtomicU64::new(0);
+/// What waits in all streams of this process together.
+static HELD_BYTES: AtomicUsize = AtomicUsize::new(0);
 
 /// What a taker gets.
 #[derive(Debug, Clone)]
@@ -62,12 +67,17 @@ struct Items {
 }
 
 impl Stream {
-    /// Subscribes to what comes after a position, or from now on.
-    pub fn open(current: &Arc<CurrentFeed>, filter: Filter, after: Option<Position>) -> Result<Stream, String> {
-        current.read(|feed| Stream::open_on(feed, current, filter, after))
+    /// Subscribes to what comes after a position, or from now on. `None`: another feed is served by now.
+    pub fn open_on(
+        current: &Arc<CurrentFeed>,
+        feed: &Arc<Feed>,
+        filter: Filter,
+        after: Option<Position>,
+    ) -> Option<Result<Stream, String>> {
+        current.read(|now| Arc::ptr_eq(now, feed).then(|| Stream::begin(feed, current, filter, after)))
     }
 
-    fn open_on(
+    fn begin(
         feed: &Feed,
         current: &Arc<CurrentFeed>,
         filter: Filter,
@@ -91,6 +101,13 @@ impl Stream {
     #[cfg(test)]
     pub fn owner(&self) -> u64 {
         self.owner
+    }
+
+    /// What waits for the taker, and whether more may.
+    #[cfg(test)]
+    pub fn holds(&self) -> (usize, bool) {
+        let items = locked(&self.waiting.items);
+        (items.bytes, items.is_full())
     }
 
     /// Waits for the next item.
@@ -127,10 +144,9 @@ impl Drop for Stream {
 impl Waiting {
     fn take(&self) -> Option<Item> {
         let mut items = locked(&self.items);
-        let item = items.items.pop_front()?;
-        items.bytes -= cost(&item);
+        let item = items.pop()?;
         // Half empty, so that a slow taker is not read for event by event.
-        let room = items.items.len() <= WAITING_MAX / 2 && items.bytes <= WAITING_BYTES_MAX / 2;
+        let room = items.items.len() <= WAITING_MAX / 2 && items.bytes <= bytes_max() / 2;
         drop(items);
         if room {
             self.emptied.notify_waiters();
@@ -139,14 +155,41 @@ impl Waiting {
     }
 }
 
+/// What may wait in one stream now.
+fn bytes_max() -> usize {
+    if HELD_BYTES.load(Ordering::Relaxed) > CROWDED_BYTES { FAIR_SHARE_BYTES } else { WAITING_BYTES_MAX }
+}
+
 impl Items {
     fn push(&mut self, item: Item) {
         self.bytes += cost(&item);
+        if let Item::Event(committed, _) = &item
+            && committed.held_by.fetch_add(1, Ordering::Relaxed) == 0
+        {
+            HELD_BYTES.fetch_add(cost(&item), Ordering::Relaxed);
+        }
         self.items.push_back(item);
     }
 
+    fn pop(&mut self) -> Option<Item> {
+        let item = self.items.pop_front()?;
+        self.bytes -= cost(&item);
+        if let Item::Event(committed, _) = &item
+            && committed.held_by.fetch_sub(1, Ordering::Relaxed) == 1
+        {
+            HELD_BYTES.fetch_sub(cost(&item), Ordering::Relaxed);
+        }
+        Some(item)
+    }
+
     fn is_full(&self) -> bool {
-        self.items.len() >= WAITING_MAX || self.bytes >= WAITING_BYTES_MAX
+        self.items.len() >= WAITING_MAX || self.bytes >= bytes_max()
+    }
+}
+
+impl Drop for Items {
+    fn drop(&mut self) {
+        while self.pop().is_some() {}
     }
 }
 
@@ -165,6 +208,10 @@ impl AttachPoint for Waiting {
         drop(items);
         self.filled.notify_one();
         Handed::Taken
+    }
+
+    fn prints_itself(&self) -> bool {
+        true
     }
 
     fn room(&self, _: &Binding) -> BoxFuture<'static, ()> {

@@ -79,6 +79,9 @@ pub struct FeedPlace {
 }
 
 impl FeedPlace {
+    /// Before every event: the first entry of a log is consensus' own.
+    pub const BEGINNING: FeedPlace = FeedPlace { index: 0, ordinal: u32::MAX };
+
     pub fn in_group(self, group: u32) -> Position {
         Position { group, index: self.index, ordinal: self.ordinal }
     }

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Condvar, Mutex};
 use std::time::Duration;
 
 use futures::future::join_all;
@@ -13,10 +14,14 @@ use tonic::Code;
 
 use super::*;
 use crate::events::Committed;
+use crate::events::bindings::{Binding, BindingKey};
+use crate::events::deliver::{AttachPoint, Delivery, Feed, FeedSettings, Handed};
+use crate::events::filter::Filter;
 use crate::machine::apply::append::AppendEntry;
 use crate::machine::apply::create::CreateSession;
 use crate::machine::apply::ensure::EnsureSession;
 use crate::machine::entry::Body;
+use crate::machine::ids::Position;
 use crate::machine::json::Json;
 use crate::machine::message::{Message, Role};
 use crate::proposal::mint::SystemMint;
@@ -60,10 +65,18 @@ impl Node {
         Node::start(adjust(settings), dir).await.unwrap()
     }
 
-    async fn start(mut settings: RaftSettings, dir: Arc<TempDir>) -> Result<Node, StartError> {
+    async fn start(settings: RaftSettings, dir: Arc<TempDir>) -> Result<Node, StartError> {
+        Node::start_telling(settings, dir, Arc::new(Deaf)).await
+    }
+
+    async fn start_telling(
+        mut settings: RaftSettings,
+        dir: Arc<TempDir>,
+        sink: Arc<dyn EventSink>,
+    ) -> Result<Node, StartError> {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
         let store = Arc::new(MemoryStore::new());
-        let starting = RaftAdapter::start(settings.clone(), Arc::new(SystemMint::default()), store, Arc::new(Deaf));
+        let starting = RaftAdapter::start(settings.clone(), Arc::new(SystemMint::default()), store, sink);
         let started = runtime.spawn(starting).await.unwrap();
         let adapter = match started {
             Ok(adapter) => Arc::new(adapter),
@@ -327,6 +340,99 @@ async fn a_node_far_behind_catches_up_by_snapshot_while_writes_go_on() {
     assert_eq!(late.texts("s").await.len(), 550);
     nodes.push(late);
     agree(&nodes).await;
+}
+
+/// A feed whose state may not jump before the feed can read it, as a node's cannot.
+struct Telling {
+    feed: Arc<Feed>,
+    may_jump: (Mutex<bool>, Condvar),
+    jumped: AtomicBool,
+}
+
+impl EventSink for Telling {
+    fn publish(&self, events: Vec<Arc<Committed>>) {
+        self.feed.publish(events);
+    }
+
+    fn jumped(&self, to: Position) {
+        let (allowed, told) = &self.may_jump;
+        drop(told.wait_while(allowed.lock().unwrap(), |allowed| !*allowed).unwrap());
+        self.feed.jumped(to);
+        self.jumped.store(true, Ordering::SeqCst);
+    }
+}
+
+/// Takes everything, and remembers the entry and the sequence of each event.
+#[derive(Default)]
+struct Listener(Mutex<Vec<(Position, u64)>>);
+
+impl AttachPoint for Listener {
+    fn deliver(&self, delivery: Delivery<'_>) -> Handed {
+        self.0.lock().unwrap().push((delivery.committed.position, delivery.committed.event.seq));
+        Handed::Taken
+    }
+
+    fn room(&self, _: &Binding) -> BoxFuture<'static, ()> {
+        std::future::ready(()).boxed()
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_live_subscriber_of_a_follower_that_installs_a_snapshot_hears_everything_once() {
+    let small = |settings| RaftSettings {
+        snapshot_every: 100,
+        keep_entries: 20,
+        log: crate::storage::log::Limits { segment_bytes: 4 << 10, ..Default::default() },
+        ..settings
+    };
+    let mut nodes = cluster(3, small).await;
+    nodes[0].propose(ensure("s")).await.unwrap();
+    let (settings, dir) = nodes.pop().unwrap().kill().await;
+    let missed = nodes[0].adapter.replica().log().edges().last.unwrap().index;
+    for round in 0..10 {
+        let texts: Vec<String> = (0..30).map(|n| format!("{round}.{n}")).collect();
+        for done in join_all(texts.iter().map(|text| nodes[1].propose(say("s", text)))).await {
+            done.unwrap();
+        }
+    }
+    let purged = move |metrics: &openraft::RaftMetrics<Types>| metrics.purged.is_some_and(|id| id.index > missed);
+    let leader = leader_of(&nodes).await;
+    nodes[leader].wait("the log no longer reaches back", purged).await;
+
+    // The subscriber is there before the node learns of anything.
+    let feed = Feed::new(FeedSettings::default());
+    let listener = Arc::new(Listener::default());
+    feed.bind(Binding {
+        key: BindingKey { owner: 1, id: "all".into() },
+        function_id: "f".into(),
+        filter: Filter::parse("session::message-added", &serde_json::Value::Null).unwrap(),
+        sidecar_fields: String::new(),
+        after: None,
+        to: listener.clone(),
+    })
+    .unwrap();
+    let telling =
+        Arc::new(Telling { feed: feed.clone(), may_jump: Default::default(), jumped: AtomicBool::new(false) });
+    let late = Node::start_telling(settings, dir, telling.clone()).await.unwrap();
+    let history: Arc<dyn History> = late.adapter.clone();
+    feed.reads_from(&history);
+    drop(history);
+    late.handle().spawn(feed.clone().dispatch(tokio_util::sync::CancellationToken::new()));
+    *telling.may_jump.0.lock().unwrap() = true;
+    telling.may_jump.1.notify_all();
+    for n in 0..30 {
+        nodes[0].propose(say("s", &format!("meanwhile {n}"))).await.unwrap();
+    }
+    for _ in 0..30_000 {
+        if listener.0.lock().unwrap().len() >= 330 {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    assert!(telling.jumped.load(Ordering::SeqCst), "a snapshot was installed");
+    let heard = listener.0.lock().unwrap().clone();
+    assert!(heard.is_sorted_by(|one, next| one.0 < next.0), "in order, each once: {heard:?}");
+    assert_eq!(heard.iter().map(|(_, seq)| *seq).collect::<Vec<_>>(), (2..=331).collect::<Vec<_>>());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -139,9 +139,14 @@ pub fn write_records<K: Kv + ?Sized>(
     records: &[Record],
 ) -> Result<(), Fault> {
     let mut edge = edge_of(changed, kv)?;
-    // A feed that begins in the middle of a history knows nothing of what was before.
-    let before = FeedPlace { index: index.saturating_sub(1), ordinal: u32::MAX };
-    edge.trimmed.get_or_insert(before);
+    if edge.trimmed.is_none() {
+        edge.trimmed = Some(if nothing_happened(kv)? {
+            FeedPlace::BEGINNING
+        } else {
+            // A feed that begins in the middle of a history knows nothing of what was before.
+            FeedPlace { index: index.saturating_sub(1), ordinal: u32::MAX }
+        });
+    }
     for (ordinal, record) in (0..).zip(records) {
         let place = FeedPlace { index, ordinal };
         let (key, value) = (keys::feed(place), print_record(record));
@@ -154,6 +159,11 @@ pub fn write_records<K: Kv + ?Sized>(
     }
     changed.insert(keys::edge(), Some(print_edge(&edge)));
     Ok(())
+}
+
+/// Whatever reports something moves the clock: a state without one never had an event.
+fn nothing_happened<K: Kv + ?Sized>(kv: &K) -> Result<bool, Fault> {
+    Ok(kv.get(&keys::clock())?.is_none())
 }
 
 /// Drops the lines up to a place, and the tombs whose deletion goes with them.

@@ -142,7 +142,7 @@ impl Run {
     }
 
     fn read(&self, after: Option<FeedPlace>) -> Vec<(FeedPlace, Event)> {
-        look(&self.store, |view| page(view, after, ALL)).unwrap().events
+        look(&self.store, |view| page(view, after, ALL, &|_| true)).unwrap().events
     }
 
     fn edge(&self) -> FeedEdge {
@@ -265,7 +265,7 @@ fn pages_are_bounded_and_together_say_everything() {
     for limits in [FeedLimits { records: 3, ..ALL }, FeedLimits { body_bytes: 1, ..ALL }] {
         let (mut after, mut read) = (None, Vec::new());
         loop {
-            let page = look(&run.store, |view| page(view, after, limits)).unwrap();
+            let page = look(&run.store, |view| page(view, after, limits, &|_| true)).unwrap();
             assert!(page.events.len() <= 3);
             read.extend(page.events);
             after = page.upto.or(after);
@@ -275,4 +275,29 @@ fn pages_are_bounded_and_together_say_everything() {
         }
         assert_eq!(read, all);
     }
+}
+
+#[test]
+fn what_nothing_came_before_is_not_missing() {
+    let mut run = Run { index: 41, ..Run::default() };
+    run.ensure("s");
+    assert_eq!(run.edge().trimmed, Some(FeedPlace::BEGINNING));
+    // A state that is older than its feed cannot know what happened before.
+    let mut older = Run { index: 41, ..Run::default() };
+    older.store.commit(&[crate::machine::view::Change::SetClock(7)], Bytes::new()).unwrap();
+    older.ensure("s");
+    assert_eq!(older.edge().trimmed, Some(place(41, u32::MAX)));
+}
+
+#[test]
+fn only_lines_that_are_wanted_are_made_whole() {
+    let mut run = Run::default();
+    run.ensure("s");
+    run.ensure("t");
+    run.append("s", "a");
+    run.append("t", "b");
+    let wanted = |line: &Record| line.session_id.as_str() == "t";
+    let found = look(&run.store, |view| page(view, None, ALL, &wanted)).unwrap();
+    assert_eq!(found.events.iter().map(|(place, _)| place.index).collect::<Vec<_>>(), [2, 4]);
+    assert_eq!((found.upto, found.more), (Some(place(4, 0)), false));
 }

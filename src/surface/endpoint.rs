@@ -35,6 +35,8 @@ const REFUSAL_MAX: Duration = Duration::from_millis(200);
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Largest head of a request.
 const HEAD_BYTES_MAX: usize = 64 << 10;
+/// What may wait to be written for one gRPC stream beside the events that wait for it: many may be stuck at once.
+const SEND_BUFFER_BYTES: usize = 64 << 10;
 
 /// A watcher that is gone without a word is found out by this.
 const KEEP_ALIVE: Duration = Duration::from_secs(20);
@@ -206,6 +208,7 @@ impl Connection {
             let connection = http2::Builder::new(TokioExecutor::new())
                 .timer(TokioTimer::new())
                 .keep_alive_interval(KEEP_ALIVE)
+                .max_send_buf_size(SEND_BUFFER_BYTES)
                 .serve_connection(stream, service);
             tokio::pin!(connection);
             tokio::select! {

@@ -21,11 +21,15 @@ pub enum Consistency {
 #[serde(deny_unknown_fields)]
 pub struct Terms {
     pub consistency: Option<Consistency>,
-    /// The place of a delivered event, which a handler may pass on with calls of its own. It means nothing here.
+    /// What rides beside a delivered event, which a handler may pass on with calls of its own. It means nothing here.
     #[serde(default, rename = "position")]
     _position: Option<serde::de::IgnoredAny>,
     #[serde(default, rename = "seq")]
     _seq: Option<serde::de::IgnoredAny>,
+    #[serde(default, rename = "lagged")]
+    _lagged: Option<serde::de::IgnoredAny>,
+    #[serde(default, rename = "compacted")]
+    _compacted: Option<serde::de::IgnoredAny>,
 }
 
 #[derive(Deserialize)]
@@ -56,8 +60,12 @@ mod tests {
         }
         let local = read(Some(r#"{"tenant": "t", "session-manager": {"consistency": "local"}}"#)).unwrap();
         assert_eq!(local.consistency, Some(Consistency::Local));
-        let passed_on = read(Some(r#"{"session-manager": {"position": "c.0.1.0", "seq": 7}}"#)).unwrap();
-        assert_eq!(passed_on.consistency, None);
+        for passed_on in [
+            r#"{"session-manager": {"position": "c.0.1.0", "seq": 7}}"#,
+            r#"{"session-manager": {"position": "c.0.1.0", "seq": 7, "lagged": true, "compacted": "c.0.0.0"}}"#,
+        ] {
+            assert_eq!(read(Some(passed_on)).unwrap().consistency, None, "{passed_on}");
+        }
     }
 
     #[test]

@@ -24,7 +24,7 @@ const HEARTBEAT: Duration = Duration::from_secs(15);
 /// How soon a client that lost the connection should come back, in milliseconds.
 const RETRY_MS: u32 = 500;
 /// Events that are ready together are written together, up to this.
-const CHUNK_BYTES: usize = 64 << 10;
+const CHUNK_BYTES: usize = 16 << 10;
 
 const FIELDS: &str = "session, type, roles, metadata and after";
 
@@ -55,14 +55,18 @@ fn read(request: &Request) -> Result<Asked, String> {
     let query: Query<Vec<(String, String)>> =
         Query::try_from_uri(request.uri()).map_err(|error| format!("the query cannot be read: {error}"))?;
     let mut asked = Asked { after_name: "after", ..Asked::default() };
+    let once = |place: &mut Option<String>, name: &str, value: String| match place.replace(value) {
+        Some(_) => Err(format!("{name}: given more than once")),
+        None => Ok(()),
+    };
     for (name, value) in query.0 {
         let listed = || value.split(',').map(str::trim).filter(|one| !one.is_empty()).map(str::to_owned);
         match name.as_str() {
-            "session" => asked.session = Some(value),
+            "session" => once(&mut asked.session, &name, value)?,
             "type" => asked.types.extend(listed()),
             "roles" => asked.roles.extend(listed()),
-            "metadata" => asked.metadata = Some(value),
-            "after" => asked.after = Some(value),
+            "metadata" => once(&mut asked.metadata, &name, value)?,
+            "after" => once(&mut asked.after, &name, value)?,
             other => return Err(format!("`{other}` is not a filter of /v1/events: it takes {FIELDS}")),
         }
     }
@@ -183,6 +187,10 @@ mod tests {
         assert_eq!((read.metadata.as_deref(), read.after.as_deref()), (Some("{}"), Some("x")));
         let words = asked("/v1/events?sesion=a", None).unwrap_err();
         assert!(words.starts_with("`sesion` is not a filter of /v1/events"), "{words}");
+        for name in ["session", "metadata", "after"] {
+            let words = asked(&format!("/v1/events?{name}=a&{name}=b"), None).unwrap_err();
+            assert_eq!(words, format!("{name}: given more than once"));
+        }
     }
 
     #[test]

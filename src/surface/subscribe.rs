@@ -48,17 +48,22 @@ impl Refused {
 
 /// Opens the stream that was asked for.
 pub async fn open(current: &Arc<CurrentFeed>, asked: Asked) -> Result<Stream, Refused> {
-    let feed = current.read(Arc::clone);
     let filter = filter(&asked).map_err(Refused::Invalid)?;
     let named = |why: String| match why.starts_with("compacted") {
         true => Refused::Compacted(format!("{}: {why}", asked.after_name)),
         false => Refused::Invalid(format!("{}: {why}", asked.after_name)),
     };
-    let after = asked.after.as_deref().map(|text| position(&feed, text)).transpose().map_err(named)?;
-    if let Some(after) = after {
-        feed.catch_up(after).await.map_err(Refused::Unavailable)?;
+    loop {
+        let feed = current.read(Arc::clone);
+        let after = asked.after.as_deref().map(|text| position(&feed, text)).transpose().map_err(named)?;
+        if let Some(after) = after {
+            feed.catch_up(after).await.map_err(Refused::Unavailable)?;
+        }
+        // A position means nothing in data that was swapped meanwhile: it is read once more.
+        if let Some(opened) = Stream::open_on(current, &feed, filter.clone(), after) {
+            return opened.map_err(named);
+        }
     }
-    Stream::open(current, filter, after).map_err(named)
 }
 
 fn position(feed: &Feed, text: &str) -> Result<Position, String> {
@@ -68,6 +73,9 @@ fn position(feed: &Feed, text: &str) -> Result<Position, String> {
 fn filter(asked: &Asked) -> Result<Filter, String> {
     let kinds = kinds(&asked.types)?;
     let roles = roles(&asked.roles, &asked.types, kinds)?;
+    if asked.session.as_deref() == Some("") {
+        return Err("session: give the id of a session, or leave it out for all of them".to_owned());
+    }
     let metadata = asked.metadata.as_deref().map_or_else(|| Ok(Object::new()), metadata)?;
     Ok(Filter::of_stream(kinds, asked.session.as_deref().map(SessionId::from), roles, metadata))
 }
@@ -111,7 +119,19 @@ fn metadata(text: &str) -> Result<Object, String> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::OnceLock;
+
+    use futures::FutureExt;
+    use futures::future::BoxFuture;
+
     use super::*;
+    use crate::events::deliver::FeedSettings;
+    use crate::events::history::History;
+    use crate::events::position::ClusterTag;
+    use crate::machine::ids::FeedPlace;
+    use crate::machine::view::View;
+    use crate::proposal::local::LocalAdapter;
+    use crate::proposal::mint::SystemMint;
 
     fn words(asked: Asked) -> String {
         filter(&asked).expect_err("must be refused")
@@ -124,15 +144,53 @@ mod tests {
         assert!(words(Asked { roles: list(&["robot"]), ..Asked::default() }).starts_with("roles: \"robot\""));
         let both = Asked { roles: list(&["user"]), types: list(&["message-added", "deleted"]), ..Asked::default() };
         assert!(words(both).starts_with("roles: session::deleted has no role"));
+        assert!(words(Asked { session: Some(String::new()), ..Asked::default() }).starts_with("session: give the id"));
         for text in ["", "[]", "{"] {
             let asked = Asked { metadata: Some(text.to_owned()), ..Asked::default() };
             assert!(words(asked).starts_with("metadata: "));
         }
     }
 
+    /// Data that is swapped for other data while it is asked what it knows.
+    struct Swapped {
+        data: LocalAdapter,
+        current: OnceLock<Arc<CurrentFeed>>,
+        next: Arc<Feed>,
+    }
+
+    impl History for Swapped {
+        fn look(&self, look: &mut dyn FnMut(&dyn View)) {
+            self.data.look(look);
+        }
+
+        fn applied(&self) -> FeedPlace {
+            FeedPlace::BEGINNING
+        }
+
+        fn catch_up(&self) -> BoxFuture<'_, Result<(), String>> {
+            self.current.get().expect("it is served").swap(self.next.clone());
+            async { Ok(()) }.boxed()
+        }
+    }
+
+    #[tokio::test]
+    async fn a_position_is_never_resumed_in_data_that_was_swapped_meanwhile() {
+        let feed_of =
+            |cluster| Feed::new(FeedSettings { cluster: ClusterTag::new(cluster), ..FeedSettings::default() });
+        let (feed, next) = (feed_of("old"), feed_of("new"));
+        let data = LocalAdapter::memory(Arc::new(SystemMint::default()), next.clone());
+        let swapped = Arc::new(Swapped { data, current: OnceLock::new(), next });
+        let history: Arc<dyn History> = swapped.clone();
+        feed.reads_from(&history);
+        let current = swapped.current.get_or_init(|| CurrentFeed::new(feed.clone()));
+        let asked = Asked { after: Some("old.0.7.0".to_owned()), after_name: "after", ..Asked::default() };
+        let Err(Refused::Invalid(words)) = open(current, asked).await else { panic!("it was resumed") };
+        assert!(words.contains("belongs to cluster `old`, this is `new`"), "{words}");
+    }
+
     #[tokio::test]
     async fn a_position_is_refused_under_the_name_the_client_gave_it() {
-        let feed = CurrentFeed::new(Feed::new(crate::events::deliver::FeedSettings::default()));
+        let feed = CurrentFeed::new(Feed::new(FeedSettings::default()));
         for (text, part) in [("garbage", "`garbage` is not a position"), ("other.0.1.0", "belongs to cluster `other`")]
         {
             let after = Some(text.to_owned());

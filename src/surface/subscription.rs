@@ -11,6 +11,8 @@ use crate::machine::ids::Position;
 use crate::machine::json::Object;
 use crate::surface::sidecar::NAME;
 
+const BESIDE_A_DELIVERY: [&str; 4] = ["position", "seq", "lagged", "compacted"];
+
 /// What a binding asks for.
 pub struct Subscription {
     pub filter: Filter,
@@ -52,7 +54,14 @@ pub fn is_reserved(id: &str) -> bool {
 fn resume_point(feed: &Feed, ours: Option<Value>) -> Result<Option<Position>, String> {
     let after = match ours {
         None | Some(Value::Null) => return Ok(None),
-        Some(Value::Object(mut ours)) => ours.remove("after"),
+        Some(Value::Object(mut ours)) => {
+            let after = ours.remove("after");
+            // What rides beside a delivery may be passed on; anything else is a slip of the pen.
+            if let Some(unknown) = ours.keys().find(|name| !BESIDE_A_DELIVERY.contains(&name.as_str())) {
+                return Err(format!("`metadata.{NAME}.{unknown}` is not known: it takes `after`"));
+            }
+            after
+        }
         Some(_) => return Err(format!("`metadata.{NAME}` must be an object, such as {{\"after\": …}}")),
     };
     match after {
@@ -62,5 +71,27 @@ fn resume_point(feed: &Feed, ours: Option<Value>) -> Result<Option<Position>, St
             position.map(Some).map_err(|why| format!("`metadata.{NAME}.after`: {why}"))
         }
         Some(_) => Err(format!("`metadata.{NAME}.after` must be a string, the position of an event")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::events::deliver::FeedSettings;
+
+    fn read(metadata: Value) -> Result<Subscription, String> {
+        let feed = Feed::new(FeedSettings::default());
+        Subscription::read(&feed, "session::deleted", "f", &json!({}), Some(metadata))
+    }
+
+    #[test]
+    fn a_slip_of_the_pen_is_refused_by_name_and_what_rode_beside_a_delivery_is_not() {
+        let refused = read(json!({"session-manager": {"aftr": "oldest"}})).err().expect("it is refused");
+        assert_eq!(refused, "`metadata.session-manager.aftr` is not known: it takes `after`");
+        let beside = json!({"position": "c.0.1.0", "seq": 1, "lagged": true, "compacted": "c.0.0.0"});
+        let subscription = read(json!({"mine": 1, "session-manager": beside})).expect("it is taken");
+        assert_eq!((subscription.sidecar_fields.as_str(), subscription.after), ("\"mine\":1", None));
     }
 }

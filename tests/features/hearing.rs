@@ -9,13 +9,14 @@ use futures::future::BoxFuture;
 use serde_json::{Value, json};
 use session_manager::events::bindings::{Binding, BindingKey};
 use session_manager::events::deliver::{AttachPoint, Delivery, Feed, FeedSettings, Handed};
-use session_manager::events::filter::Filter;
+use session_manager::events::history::History;
 use session_manager::events::{Committed, EventSink};
 use session_manager::machine::Command;
 use session_manager::machine::apply::store::{Envelope, StoreWrite};
 use session_manager::machine::event::EventKind;
 use session_manager::machine::ids::{Position, SessionId};
 use session_manager::machine::json::Json;
+use session_manager::surface::subscription::Subscription;
 
 /// Events of this session are not events: they mark how far hearing has come.
 const MARKER: &str = "(marker)";
@@ -63,16 +64,29 @@ impl Ear {
         *self.feed.lock().unwrap() = inline_feed();
     }
 
-    pub fn subscribe(self: &Arc<Ear>, name: &str, trigger_type: &str, config: &Value) -> Result<(), String> {
-        let filter = Filter::parse(trigger_type, config)?;
-        self.deliveries.by_name.lock().unwrap().entry(name.to_owned()).or_default();
+    /// Where the feed of this process is kept.
+    pub fn reads_from(&self, history: Arc<dyn History>) {
+        self.feed.lock().unwrap().reads_from(&history);
+    }
+
+    /// Binds as a client of the bus does, with its config and its metadata.
+    pub fn subscribe(
+        self: &Arc<Ear>,
+        name: &str,
+        trigger_type: &str,
+        config: &Value,
+        metadata: Option<Value>,
+    ) -> Result<(), String> {
         let feed = Arc::clone(&self.feed.lock().unwrap());
+        let id = format!("{name} on {trigger_type} with {config} and {metadata:?}");
+        let asked = Subscription::read(&feed, trigger_type, name, config, metadata)?;
+        self.deliveries.by_name.lock().unwrap().entry(name.to_owned()).or_default();
         feed.bind(Binding {
-            key: BindingKey { owner: 1, id: format!("{name} on {trigger_type} with {config}").into() },
+            key: BindingKey { owner: 1, id: id.into() },
             function_id: name.into(),
-            filter,
-            sidecar_fields: String::new(),
-            after: None,
+            filter: asked.filter,
+            sidecar_fields: asked.sidecar_fields,
+            after: asked.after,
             to: Arc::clone(&self.deliveries) as Arc<dyn AttachPoint>,
         })
     }

@@ -54,7 +54,7 @@ impl Kind {
             (Kind::Memory, "durable" | "jsonl" | "sled") => false,
             (Kind::Jsonl, "sled" | "not-jsonl") => false,
             (Kind::Sled, "jsonl") => false,
-            (Kind::Bridge | Kind::Records, "durable" | "jsonl" | "sled") => false,
+            (Kind::Bridge | Kind::Records, "durable" | "jsonl" | "sled" | "kept-feed") => false,
             (_, _) => true,
         })
     }
@@ -154,17 +154,20 @@ impl Node {
         let (adapter, close): (Arc<dyn Adapter>, Close) = match self.kind {
             Kind::Memory => {
                 let adapter = Arc::new(LocalAdapter::memory(mint, ear));
+                self.ear.reads_from(adapter.clone());
                 (adapter.clone(), Close::Local(adapter))
             }
             Kind::Jsonl => {
                 let adapter = LocalAdapter::open_jsonl(self.data(), mint, ear).expect("the data directory opens");
                 let adapter = Arc::new(adapter);
+                self.ear.reads_from(adapter.clone());
                 (adapter.clone(), Close::Local(adapter))
             }
             Kind::Sled => {
                 let settings = RaftSettings::new(self.data(), 1);
                 let adapter = RaftAdapter::open(settings, mint, ear).await.expect("the data directory opens");
                 let adapter = Arc::new(adapter);
+                self.ear.reads_from(adapter.clone());
                 (adapter.clone(), Close::Raft(adapter))
             }
             Kind::Bridge | Kind::Records => {

@@ -6,6 +6,9 @@ use cucumber::gherkin::Step;
 use cucumber::{given, then, when};
 use futures::FutureExt;
 use serde_json::{Value, json};
+use session_manager::events::position::ClusterTag;
+use session_manager::machine::Command;
+use session_manager::machine::apply::feed::FeedOrder;
 
 use crate::hearing::Heard;
 use crate::words;
@@ -393,19 +396,20 @@ fn listed(page: &Value) -> Vec<String> {
 #[given(regex = r#"^(\w+) listens to "(.*?)" with (\{.*\}|null)$"#)]
 async fn listens(world: &mut World, name: String, trigger_type: String, config: String) {
     let config = world.expected(&config);
-    world.node.ear.subscribe(&name, &trigger_type, &config).unwrap_or_else(|error| panic!("{error}"));
+    world.node.ear.subscribe(&name, &trigger_type, &config, None).unwrap_or_else(|error| panic!("{error}"));
 }
 
 #[when(regex = r#"^(\w+) wants to listen to "(.*?)" with (.*)$"#)]
 async fn wants_to_listen(world: &mut World, name: String, trigger_type: String, config: String) {
     world.before = world.node.everything().await;
     let config = world.expected(&config);
-    world.refused_subscription = world.node.ear.subscribe(&name, &trigger_type, &config).err();
+    world.refused_subscription = world.node.ear.subscribe(&name, &trigger_type, &config, None).err();
 }
 
 #[then(regex = r#"^the subscription is refused, naming "(.*)"$"#)]
 async fn the_subscription_is_refused(world: &mut World, word: String) {
     let error = world.refused_subscription.take().expect("the subscription is refused");
+    let word = world.named(&word);
     assert!(error.contains(&word), "{word:?} is not in: {error}");
     world.duties.answer = true;
 }
@@ -438,6 +442,56 @@ async fn hears_nothing(world: &mut World, name: String) {
 async fn hears_sidecar(world: &mut World, name: String, step: &Step) {
     world.node.hear_out().await;
     let heard = world.node.ear.take_deliveries(&name);
+    let expected = rows(step);
+    assert_eq!(heard.len(), expected.len(), "{heard:?}");
+    for (row, delivery) in expected.iter().zip(&heard) {
+        world.compare(&row[0], &delivery["data"], false);
+        world.compare(&row[1], &delivery["sidecar"], true);
+    }
+}
+
+// The feed.
+
+#[when(regex = r#"^(\w+) binds "(.*?)" with (\{.*\}), metadata (\{.*\})$"#)]
+async fn binds(world: &mut World, name: String, trigger_type: String, config: String, metadata: String) {
+    world.before = world.node.everything().await;
+    let (config, metadata) = (world.expected(&config), world.expected(&metadata));
+    world.refused_subscription = world.node.ear.subscribe(&name, &trigger_type, &config, Some(metadata)).err();
+}
+
+/// The scene's own hearing: what was heard so far, to know its positions by name.
+#[given(regex = r#"^(\w+) heard up to "<\w+>":$"#)]
+async fn heard_up_to(world: &mut World, name: String, step: &Step) {
+    hears_sidecar(world, name, step).await;
+}
+
+#[given(regex = r#"^the feed is trimmed up to "(.*)"$"#)]
+async fn the_feed_is_trimmed(world: &mut World, position: String) {
+    let position = ClusterTag::new("node").parse(&world.named(&position)).expect("a position of this node");
+    let trim = Command::Feed(FeedOrder::Trim { upto: position.place() });
+    world.node.propose(trim).await.expect("the feed is trimmed");
+}
+
+#[then(regex = r"^(\w+) hears, word for word:$")]
+async fn hears_exactly(world: &mut World, name: String, step: &Step) {
+    world.node.hear_out().await;
+    let heard = world.node.ear.take_deliveries(&name);
+    let expected = rows(step);
+    assert_eq!(heard.len(), expected.len(), "{heard:?}");
+    for (row, delivery) in expected.iter().zip(&heard) {
+        world.compare(&row[0], &delivery["data"], true);
+        world.compare(&row[1], &delivery["sidecar"], true);
+    }
+}
+
+/// Each binding in commit order; between bindings there is no order.
+#[then(regex = r"^(\w+) hears, in any order:$")]
+async fn hears_in_any_order(world: &mut World, name: String, step: &Step) {
+    world.node.hear_out().await;
+    let mut heard = world.node.ear.take_deliveries(&name);
+    heard.sort_by_key(|delivery| {
+        (delivery["sidecar"]["session-manager"]["seq"].as_u64(), delivery["sidecar"]["which"].as_u64())
+    });
     let expected = rows(step);
     assert_eq!(heard.len(), expected.len(), "{heard:?}");
     for (row, delivery) in expected.iter().zip(&heard) {

@@ -54,6 +54,12 @@ impl World {
         words::expand(text, &self.variables)
     }
 
+    /// Words with the texts in them that are known by name.
+    pub fn named(&self, words: &str) -> String {
+        let texts = self.variables.iter().filter_map(|(name, value)| Some((format!("<{name}>"), value.as_str()?)));
+        texts.fold(words.to_owned(), |words, (name, text)| words.replace(&name, text))
+    }
+
     /// A call whose answer the scenario will look at.
     pub async fn call(&mut self, function: &str, body: &str) {
         let body = self.expand(body);

@@ -7,10 +7,14 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use futures::{SinkExt, StreamExt};
 use serde_json::{Value, json};
+use session_manager::proto::watch::WatchRequest;
+use session_manager::proto::watch::events_client::EventsClient;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
+use tokio_tungstenite::tungstenite::Message;
 
 use crate::node::NodeProcess;
 
@@ -209,6 +213,100 @@ async fn nonsense_is_refused_with_its_name_before_the_stream_begins() {
         assert!(status.contains("400"), "{query} {last:?}: {}", refused.text);
         assert!(refused.text.contains("application/json") && refused.text.contains(words), "{}", refused.text);
     }
+}
+
+#[tokio::test]
+async fn a_watch_and_a_tail_refuse_nonsense_with_its_name() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let node = NodeProcess::start(&dir.path().join("data"), &[]);
+    session(node.address, "s").await;
+    let mut stream = Follower::follow(node.address, "?after=oldest", None).await;
+    let position = stream.next().await.id;
+    let cluster = position.split('.').next().expect("a cluster");
+    let future = format!("{cluster}.0.999999999.0");
+    let mut watch = EventsClient::connect(format!("http://{}", node.address)).await.expect("the node listens");
+    let list = |name: &str| vec![name.to_owned()];
+    for (request, words) in [
+        (WatchRequest { types: list("vanished"), ..Default::default() }, "type: \"vanished\" is no type of event"),
+        (WatchRequest { roles: list("robot"), ..Default::default() }, "roles: \"robot\" is no role"),
+        (WatchRequest { metadata: "1".to_owned(), ..Default::default() }, "metadata: give a JSON object"),
+        (WatchRequest { after: "garbage".to_owned(), ..Default::default() }, "after: `garbage` is not a position"),
+        (
+            WatchRequest { after: "elsewhere.0.1.0".to_owned(), ..Default::default() },
+            "after: position `elsewhere.0.1.0` belongs to cluster `elsewhere`",
+        ),
+        (WatchRequest { after: future.clone(), ..Default::default() }, "is from the future: the newest here is"),
+    ] {
+        let refused = watch.watch(request).await.expect_err("it is refused");
+        assert_eq!(refused.code(), tonic::Code::InvalidArgument, "{refused}");
+        assert!(refused.message().contains(words), "{refused}");
+    }
+    for (arguments, words) in [
+        (["--from", "elsewhere.0.1.0"], "after: position `elsewhere.0.1.0` belongs to cluster `elsewhere`"),
+        (["--from", future.as_str()], "is from the future: the newest here is"),
+        (["--from", "garbage"], "after: `garbage` is not a position"),
+        (["--type", "vanished"], "type: \"vanished\" is no type of event"),
+    ] {
+        let mut tail = Command::new(env!("CARGO_BIN_EXE_session-manager"));
+        tail.args(["tail", "--url", &node.url()]).args(arguments).stdin(Stdio::null());
+        let refused = tail.output().expect("tail runs");
+        let said = String::from_utf8_lossy(&refused.stderr);
+        assert_eq!(refused.status.code(), Some(2), "{said}");
+        assert!(said.contains(words), "{said}");
+    }
+}
+
+#[tokio::test]
+async fn a_binding_of_a_real_node_refuses_positions_of_elsewhere_of_the_future_and_of_nowhere() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let node = NodeProcess::start(&dir.path().join("data"), &[]);
+    session(node.address, "s").await;
+    let mut stream = Follower::follow(node.address, "?after=oldest", None).await;
+    let position = stream.next().await.id;
+    let cluster = position.split('.').next().expect("a cluster");
+    let (mut bus, _) = tokio_tungstenite::connect_async(node.url()).await.expect("the node listens");
+    let future = format!("{cluster}.0.999999999.0");
+    for (after, words) in [
+        ("garbage", "`metadata.session-manager.after`: `garbage` is not a position"),
+        ("elsewhere.0.1.0", "belongs to cluster `elsewhere`"),
+        (future.as_str(), "is from the future: the newest here is"),
+    ] {
+        let binding = json!({
+            "type": "registertrigger", "id": after, "trigger_type": "session::created", "function_id": "f",
+            "config": {}, "metadata": { "session-manager": { "after": after } },
+        });
+        bus.send(Message::Text(binding.to_string().into())).await.expect("the binding is sent");
+        let error = loop {
+            let frame = timeout(SOON, bus.next()).await.expect("an answer in time").expect("a frame").expect("a frame");
+            let frame: Value = serde_json::from_str(frame.to_text().expect("text")).unwrap_or_default();
+            if frame["type"] == "triggerregistrationresult" {
+                break frame["error"]["message"].as_str().expect("it is refused").to_owned();
+            }
+        };
+        assert!(error.contains(words), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn a_stream_that_never_had_an_event_is_resumed_after_the_node_was_killed_too() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let data = dir.path().join("data");
+    let node = NodeProcess::start(&data, &[]);
+    let mut quiet = Follower::follow(node.address, "", None).await;
+    quiet.read_until("id: ").await;
+    quiet.read_until("\n\n").await;
+    let began = quiet.text.lines().find_map(|line| line.strip_prefix("id: ")).expect("an id").to_owned();
+    // Every start of a node is an entry of its log, and none is an event.
+    node.kill();
+    let node = NodeProcess::start(&data, &[]);
+    let mut still = Follower::follow(node.address, "", Some(&began)).await;
+    node.kill();
+    assert!(still.text.contains("200 OK"), "{}", still.text);
+    while still.read_more().await {}
+    let node = NodeProcess::start(&data, &[]);
+    session(node.address, "s").await;
+    let mut back = Follower::follow(node.address, "", Some(&began)).await;
+    assert_eq!(back.next().await.kind, "session::created");
 }
 
 /// A node that comes back where it was.

@@ -3,7 +3,7 @@
 Every event of every acknowledged append must reach every subscriber, in order per session; what comes twice comes with
 the position it had. Prints the counts. Needs SESSION_MANAGER (the program); KILLS says how often (default 10).
 """
-import json, os, signal, subprocess, sys, tempfile, threading, time, urllib.error, urllib.request
+import json, os, signal, subprocess, sys, tempfile, threading, time, traceback, urllib.error, urllib.request
 from collections import defaultdict
 from iii import register_worker
 
@@ -14,6 +14,7 @@ SETTLE_MAX = 60
 
 def fail(words):
     print(f"FAILED: {words}", file=sys.stderr)
+    cluster.process.kill()
     os._exit(1)
 
 
@@ -107,7 +108,7 @@ class Subscriber:
             self.problems.append(f"{session}: {seq} came for the first time after {order[-1]}")
 
 
-with tempfile.TemporaryDirectory() as directory:
+with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as directory:
     cluster = Cluster(directory)
     try:
         subscribers = {node: Subscriber(told["client"]) for node, told in cluster.nodes.items()}
@@ -121,7 +122,11 @@ with tempfile.TemporaryDirectory() as directory:
             leader = None
             while leader is None:
                 leader = cluster.leader()
-            os.kill(cluster.nodes[leader]["pid"], signal.SIGKILL)
+                try:
+                    if leader is not None:
+                        os.kill(cluster.nodes[leader]["pid"], signal.SIGKILL)
+                except ProcessLookupError:
+                    leader = None  # the last one killed, which its followers have not missed yet
             print(f"kill {kill + 1}: node {leader}", flush=True)
             time.sleep(3)
         stop.set()
@@ -141,8 +146,11 @@ with tempfile.TemporaryDirectory() as directory:
                   f"all at the position they had")
         if any(len(places) != 1 for places in everywhere.values()):
             fail("one event has two positions")
-        print(f"{KILLS} kills of the leader, {len(wanted)} acknowledged appends, every one heard by every subscriber")
+        print(f"{KILLS} kills of the leader with -9, {len(wanted)} acknowledged appends, every one heard by every subscriber")
+    except BaseException:
+        traceback.print_exc()
+        fail("see above")  # the SDK's threads would keep the process alive
     finally:
-        cluster.process.kill()
+        cluster.process.terminate()
         cluster.process.wait()
 os._exit(0)

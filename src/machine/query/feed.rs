@@ -31,8 +31,13 @@ pub struct FeedLimits {
     pub body_bytes: usize,
 }
 
-/// The events after a place, oldest first.
-pub fn page<V: View + ?Sized>(view: &V, after: Option<FeedPlace>, limits: FeedLimits) -> Result<FeedPage, Fault> {
+/// The events after a place, oldest first. Only lines that `wanted` passes are made whole: most readers want few of them.
+pub fn page<V: View + ?Sized>(
+    view: &V,
+    after: Option<FeedPlace>,
+    limits: FeedLimits,
+    wanted: &dyn Fn(&Record) -> bool,
+) -> Result<FeedPage, Fault> {
     let records = view.recorded(after, limits.records)?;
     let full = records.len() == limits.records;
     let mut page = FeedPage { events: Vec::new(), upto: None, more: full };
@@ -41,6 +46,9 @@ pub fn page<V: View + ?Sized>(view: &V, after: Option<FeedPlace>, limits: FeedLi
     let last = records.len().saturating_sub(1);
     for (rank, (place, record)) in records.into_iter().enumerate() {
         page.upto = Some(place);
+        if !wanted(&record) {
+            continue;
+        }
         if let Some(event) = memory.resolve(view, place, record)? {
             bytes += body_bytes(&event);
             page.events.push((place, event));

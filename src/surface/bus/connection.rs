@@ -19,7 +19,7 @@ use super::calls::Share;
 use super::inbound::{Inbound, RegisterFunction};
 use super::intake::{Arriving, Metered};
 use super::outbound::{self, ErrorBody, Frame};
-use super::outbox::{Class, Goodbye, Next, Outbox};
+use super::outbox::{Class, Goodbye, Next, Outbox, Sent};
 use super::registry::{Function, Refused, TooMuch};
 use super::worker::Worker;
 use super::{Bus, locked};
@@ -73,30 +73,30 @@ struct Connection {
 #[derive(Default)]
 struct Probe {
     number: u64,
-    /// What the client has if it answers the last probe.
-    upto: Option<Position>,
-    /// The last event that was written.
-    written: Option<Position>,
+    /// What the client has if it answers the last probe: the number of an event, and a position.
+    upto: Option<(u64, Position)>,
+    /// The last event that was written, and the last that was asked for.
+    written: Option<Sent>,
+    asked: Option<Sent>,
     asked_at: Option<Instant>,
 }
 
 impl Probe {
-    /// The ping to write now, if it is time.
-    fn due(&mut self) -> Option<Message> {
-        if self.written == self.upto || self.asked_at.is_some_and(|at| at.elapsed() < PROBE_EVERY) {
-            return None;
-        }
-        self.asked_at = Some(Instant::now());
-        Some(self.ask())
+    /// Whether it is time for a ping.
+    fn is_due(&self) -> bool {
+        self.written != self.asked && self.asked_at.is_none_or(|at| at.elapsed() >= PROBE_EVERY)
     }
 
-    fn ask(&mut self) -> Message {
+    /// The ping to write now. `complete`: what the client has for certain once it has what was written.
+    fn ask(&mut self, complete: Option<Position>) -> Message {
         self.number += 1;
-        self.upto = self.written;
+        self.asked = self.written;
+        self.asked_at = Some(Instant::now());
+        self.upto = self.written.map(|sent| sent.number).zip(complete);
         Message::Ping(bytes::Bytes::copy_from_slice(&self.number.to_be_bytes()))
     }
 
-    fn answered(&self, payload: &[u8]) -> Option<Position> {
+    fn answered(&self, payload: &[u8]) -> Option<(u64, Position)> {
         self.upto.filter(|_| payload == self.number.to_be_bytes())
     }
 }
@@ -162,8 +162,8 @@ impl Connection {
                 Message::Close(_) => return goodbye(1000, "the client closed the connection"),
                 // The WebSocket library answers pings by itself.
                 Message::Pong(payload) => {
-                    if let Some(position) = locked(&self.probe).answered(&payload) {
-                        self.worker.confirm(position);
+                    if let Some((number, position)) = locked(&self.probe).answered(&payload) {
+                        self.worker.confirm(number, position);
                     }
                 }
                 Message::Ping(_) | Message::Frame(_) => {}
@@ -266,7 +266,7 @@ impl Connection {
             let next = match timeout(ping_after, self.outbox.next()).await {
                 Ok(next) => next,
                 Err(_) => {
-                    let ping = locked(&self.probe).ask();
+                    let ping = self.ping();
                     if self.write_one(&mut sink, ping, true).await.is_err() {
                         return;
                     }
@@ -283,13 +283,11 @@ impl Connection {
                         if !self.outbox.cut_token().is_cancelled() {
                             return;
                         }
-                    } else if let Class::Event(position) = class {
-                        locked(&self.probe).written = Some(position);
+                    } else if let Class::Event(sent) = class {
+                        locked(&self.probe).written = Some(sent);
                     }
-                    let probe = if flush { locked(&self.probe).due() } else { None };
-                    if let Some(ping) = probe
-                        && self.write_one(&mut sink, ping, true).await.is_err()
-                    {
+                    let due = flush && locked(&self.probe).is_due();
+                    if due && self.write_one(&mut sink, self.ping(), true).await.is_err() {
                         return;
                     }
                 }
@@ -299,6 +297,17 @@ impl Connection {
                 }
             }
         }
+    }
+
+    /// A sign of life is asked for, and with it what the client has got.
+    fn ping(&self) -> Message {
+        let written = locked(&self.probe).written;
+        let complete = written.and_then(|sent| {
+            // In this order: once it stands there, nothing of that position is sent any more.
+            let stands = self.bus.feed().read(|feed| feed.stands(self.worker.number));
+            self.worker.completes(sent, stands)
+        });
+        locked(&self.probe).ask(complete)
     }
 
     /// `Err`: the socket is lost, or the client is being cut off because it does not read.

@@ -190,11 +190,12 @@ impl Bus {
         self.park(worker);
         let bindings = self.change_registry(|registry| registry.remove_worker(worker.number));
         // What was sent may be lost with the socket, so it goes on after what the client has for certain.
-        let since = self.feed.read(|feed| feed.unbind_owner(worker.number)).max(worker.confirmed());
-        let mut missed = Missed { since, ..Missed::default() };
+        let begun = self.feed.read(|feed| feed.unbind_owner(worker.number));
+        let mut missed = Missed::default();
         for (id, trigger) in bindings {
             self.tell_type_owner_of_removal(&id, &trigger);
-            missed.bindings.insert(id);
+            let since = begun.get(&id).and_then(|begun| Some(*begun).max(worker.confirmed()));
+            missed.bindings.insert(id, since);
         }
         worker.stop_replies();
         self.tell_of_worker("worker_disconnected", &worker.id);

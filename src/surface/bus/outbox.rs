@@ -20,6 +20,9 @@ const RECENT_RESULTS_BYTES_MAX: usize = 128 << 10;
 /// While every client together is over its bound, one that holds less than this is not the one to cut off.
 const FAIR_SHARE_BYTES: usize = 256 << 10;
 
+/// While all clients together hold more than `events_total_bytes_max`, each may only hold this much in events.
+const FAIR_EVENTS_BYTES: usize = 32 << 10;
+
 /// Bounds of what waits for one client, and for all of them.
 #[derive(Debug, Clone)]
 pub struct OutboxLimits {
@@ -27,6 +30,8 @@ pub struct OutboxLimits {
     pub bytes_max: usize,
     /// Past this the client is given no more events; they wait in the kept feed.
     pub events_bytes_max: usize,
+    /// Past this, for all clients together, each gets no more than a fair share of events.
+    pub events_total_bytes_max: usize,
     /// Results may take this much on top: the client asked for them, and the reader stops taking calls long before.
     pub results_bytes_max: usize,
     pub frames_max: usize,
@@ -39,6 +44,7 @@ impl Default for OutboxLimits {
         OutboxLimits {
             bytes_max: 32 << 20,
             events_bytes_max: 512 << 10,
+            events_total_bytes_max: 64 << 20,
             results_bytes_max: 128 << 20,
             frames_max: 64 << 10,
             total_bytes_max: 512 << 20,
@@ -50,10 +56,21 @@ impl Default for OutboxLimits {
 pub enum Class {
     /// The answer to a call: kept when the socket is lost, for the client to fetch by reattaching.
     Result,
-    /// An event; lost with the socket, and kept in the feed.
-    Event(Position),
+    /// An event for a binding of the client's own; lost with the socket, and kept in the feed.
+    Event(Sent),
     /// Anything else; lost with the socket.
     Other,
+}
+
+/// An event on its way to a client. Positions go back when the client asks for old events; numbers never do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Sent {
+    /// The how-manieth event of its own bindings this is on this connection.
+    pub number: u64,
+    pub position: Position,
+    /// The last position that was sent before this one. Several bindings may get one event, so an event that arrived says
+    /// for certain only that those before it did.
+    pub before: Option<Position>,
 }
 
 /// Why a connection ends, as the client will read it.
@@ -185,27 +202,32 @@ impl Outbox {
     /// True when the client should not get another event now.
     pub fn is_full_of_events(&self) -> bool {
         let state = locked(&self.state);
-        state.goodbye.is_none() && state.bytes > self.limits.events_bytes_max
+        state.goodbye.is_none() && state.bytes > self.events_bytes_max()
+    }
+
+    fn events_bytes_max(&self) -> usize {
+        let crowded = self.total_bytes.load(Ordering::Relaxed) > self.limits.events_total_bytes_max;
+        if crowded { self.limits.events_bytes_max.min(FAIR_EVENTS_BYTES) } else { self.limits.events_bytes_max }
     }
 
     /// Waits until little enough is queued for more events.
     pub async fn room_for_events(&self) {
-        self.below(self.limits.events_bytes_max / 2).await;
+        self.below(|| self.events_bytes_max() / 2).await;
     }
 
     /// Waits until little enough is queued for the client to deserve more. Its calls are not read meanwhile.
     pub async fn room(&self) {
-        self.below(self.limits.bytes_max / 4).await;
+        self.below(|| self.limits.bytes_max / 4).await;
     }
 
-    async fn below(&self, bytes: usize) {
+    async fn below(&self, bytes_max: impl Fn() -> usize) {
         loop {
             let emptied = self.emptied.notified();
             tokio::pin!(emptied);
             emptied.as_mut().enable();
             {
                 let state = locked(&self.state);
-                if state.goodbye.is_some() || state.bytes <= bytes {
+                if state.goodbye.is_some() || state.bytes <= bytes_max() {
                     return;
                 }
             }

@@ -20,6 +20,9 @@ use crate::surface::subscription::Subscription;
 /// Fires when a worker comes or goes, as on an engine.
 const WORKERS_AVAILABLE: &str = "engine::workers-available";
 
+const SWAPPED: &str = "`metadata.session-manager.after`: the data was swapped while the position was looked up; its \
+                       events are another history's";
+
 impl Bus {
     pub(super) fn register_trigger(
         self: &Arc<Self>,
@@ -77,9 +80,14 @@ impl Bus {
                 if !bus.read_registry(wanted) {
                     return;
                 }
-                match asked {
-                    Ok(()) => bus.bind_own(&feed, &worker, &id, &trigger, binding),
+                bus.feed.read(|current| match asked {
+                    Ok(()) if Arc::ptr_eq(current, &feed) => bus.bind_own(&feed, &worker, &id, &trigger, binding),
+                    Ok(()) => bus.refuse_own(&worker, &id, &trigger, SWAPPED.to_owned()),
                     Err(why) => bus.refuse_own(&worker, &id, &trigger, why),
+                });
+                // The client may have left meanwhile, and nobody else would clear this away.
+                if !bus.read_registry(wanted) {
+                    bus.feed.read(|feed| feed.unbind(&BindingKey { owner: worker.number, id: id.as_str().into() }));
                 }
             });
         }
@@ -87,8 +95,14 @@ impl Bus {
     }
 
     fn bind_own(&self, feed: &Feed, worker: &Worker, id: &str, trigger: &Trigger, binding: Binding) {
+        let after = binding.after;
         match feed.bind(binding) {
-            Ok(()) => tell(worker, id, trigger, Ok(())),
+            Ok(()) => {
+                if let Some(after) = after {
+                    worker.begins_again(after);
+                }
+                tell(worker, id, trigger, Ok(()));
+            }
             Err(why) => self.refuse_own(worker, id, trigger, why),
         }
     }
@@ -232,7 +246,9 @@ impl AttachPoint for Bus {
             };
             call.print()
         };
-        match owner.offer_event(call, delivery.committed.position) {
+        // What another client is told on its behalf says nothing of how far a subscriber has come.
+        let own = owner.number == delivery.binding.key.owner;
+        match owner.offer_event(call, own.then_some(delivery.committed.position)) {
             Ok(()) => Handed::Taken,
             Err(_) => Handed::Full,
         }

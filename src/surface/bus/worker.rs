@@ -1,7 +1,7 @@
 //! Owns: one client's identity on the bus, where its frames go, and what becomes of its results when the socket is lost.
 //! Never: the registrations of a client (registry), the socket (connection).
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 
@@ -11,7 +11,7 @@ use uuid::Uuid;
 
 use super::locked;
 use super::outbound::{ErrorBody, Frame};
-use super::outbox::{Class, Outbox};
+use super::outbox::{Class, Outbox, Sent};
 use crate::machine::ids::Position;
 
 /// Results kept for one client that lost its socket.
@@ -49,16 +49,27 @@ pub struct Worker {
     /// Calls that other workers made and this one has yet to answer.
     waiting: Mutex<HashMap<String, oneshot::Sender<Reply>>>,
     missed: Mutex<Missed>,
-    /// The last event the client has for certain.
-    confirmed: Mutex<Option<Position>>,
+    confirmed: Mutex<Confirmed>,
 }
 
-/// Bindings that were live when the socket was lost, and how far they had come. Registered again after a reattach,
+/// Bindings that were live when the socket was lost, and how far each had come. Registered again after a reattach,
 /// they go on from there.
 #[derive(Debug, Default)]
 pub struct Missed {
-    pub since: Option<Position>,
-    pub bindings: HashSet<Arc<str>>,
+    pub bindings: HashMap<Arc<str>, Option<Position>>,
+}
+
+/// How far the client has its events for certain.
+#[derive(Debug, Default)]
+struct Confirmed {
+    position: Option<Position>,
+    /// Events that were put on their way.
+    sent: u64,
+    /// The position of the last one, and the one before that.
+    last: Option<Position>,
+    before: Option<Position>,
+    /// Those up to this number were sent before the client asked for older ones: having them says nothing of the older.
+    void: u64,
 }
 
 /// Where frames for a worker go.
@@ -69,6 +80,16 @@ enum Link {
     /// Another connection took over.
     Moved(Arc<Worker>),
     Gone,
+}
+
+impl Confirmed {
+    fn send(&mut self, position: Position) -> Sent {
+        self.sent += 1;
+        if self.last != Some(position) {
+            (self.before, self.last) = (self.last, Some(position));
+        }
+        Sent { number: self.sent, position, before: self.before }
+    }
 }
 
 impl Worker {
@@ -128,12 +149,14 @@ impl Worker {
     }
 
     /// Sends an event, unless too many wait already: then nothing is taken, and the outbox to wait for is answered.
-    /// Lost when the worker has no socket.
-    pub fn offer_event(&self, frame: impl FnOnce() -> Frame, position: Position) -> Result<(), Arc<Outbox>> {
+    /// Lost when the worker has no socket. `position` is given for bindings of the worker's own.
+    pub fn offer_event(&self, frame: impl FnOnce() -> Frame, position: Option<Position>) -> Result<(), Arc<Outbox>> {
         let successor = match &*locked(&self.link) {
             Link::Attached(outbox) if outbox.is_full_of_events() => return Err(outbox.clone()),
             Link::Attached(outbox) => {
-                outbox.push(frame(), Class::Event(position));
+                let class =
+                    position.map_or(Class::Other, |position| Class::Event(locked(&self.confirmed).send(position)));
+                outbox.push(frame(), class);
                 return Ok(());
             }
             Link::Detached(_) | Link::Gone => return Ok(()),
@@ -153,13 +176,32 @@ impl Worker {
     }
 
     /// The client has everything up to here: it answered a ping that was sent after it.
-    pub fn confirm(&self, position: Position) {
+    pub fn confirm(&self, number: u64, position: Position) {
         let mut confirmed = locked(&self.confirmed);
-        *confirmed = (*confirmed).max(Some(position));
+        if number > confirmed.void {
+            confirmed.position = confirmed.position.max(Some(position));
+        }
+    }
+
+    /// What a client that has this event has for certain. `stands`: it was handed everything up to here.
+    pub fn completes(&self, sent: Sent, stands: Option<Position>) -> Option<Position> {
+        let is_last = locked(&self.confirmed).sent == sent.number;
+        if is_last && stands >= Some(sent.position) { Some(sent.position) } else { sent.before }
     }
 
     pub fn confirmed(&self) -> Option<Position> {
-        *locked(&self.confirmed)
+        locked(&self.confirmed).position
+    }
+
+    /// The client is given events after this position once more, or for the first time: it has none of them for certain.
+    /// To be told after the feed was, which hands it events in order from there on.
+    pub fn begins_again(&self, after: Position) {
+        let mut confirmed = locked(&self.confirmed);
+        if confirmed.position.is_some_and(|position| position > after) {
+            confirmed.position = Some(after);
+        }
+        confirmed.void = confirmed.sent;
+        (confirmed.last, confirmed.before) = (None, None);
     }
 
     /// Sends the answer to a call, or keeps it for the worker to come back.
@@ -236,7 +278,7 @@ impl Worker {
     /// From where a binding that is registered again goes on, if it was live on a socket that was lost.
     pub fn resume_binding(&self, id: &str) -> Option<Position> {
         let mut missed = locked(&self.missed);
-        if missed.bindings.remove(id) { missed.since } else { None }
+        missed.bindings.remove(id).flatten()
     }
 
     /// Notes a call that was passed on to this worker; the receiver gets its answer.

@@ -1,6 +1,8 @@
 //! A client that lost its socket comes back for what was on its way.
 
 use super::*;
+use crate::surface::bus::outbox::{Class, Next, Outbox, OutboxLimits};
+use crate::surface::bus::worker::Worker;
 
 async fn come_back(node: &Node, worker_id: &str, token: &str) -> Client {
     let mut client = node.connect_raw().await;
@@ -157,4 +159,75 @@ async fn what_nobody_comes_back_for_is_dropped() {
     until("the worker is forgotten", || crate::surface::bus::locked(&node.bus.detached).is_empty()).await;
     let mut second = come_back(&node, &id, &token).await;
     assert_eq!(second.call("session::echo", json!("y")).await["result"], "y");
+}
+
+#[tokio::test]
+async fn old_events_that_were_lost_with_the_socket_come_again_though_newer_ones_were_confirmed() {
+    let node = Node::start().await;
+    let mut first = node.connect().await;
+    first.register_function("on-event").await;
+    first.bind("live", "session::deleted", json!(null), json!(null)).await;
+    (1..=3).for_each(|index| node.publish(index));
+    for _ in 1..=3 {
+        first.expect("invokefunction").await;
+    }
+    let confirmed = |node: &Node| {
+        let third = Some(Position { group: 0, index: 3, ordinal: 0 });
+        node.bus.read_registry(|registry| registry.workers().all(|worker| worker.confirmed() == third))
+    };
+    // A probe is sent at most once a second, after something was written; reading on answers it.
+    let begun = Instant::now();
+    while !confirmed(&node) {
+        assert!(begun.elapsed() < SOON, "the events are never confirmed");
+        first.call("session::echo", json!(null)).await;
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    // A second binding asks for what was before. Its events leave for the socket, which dies with them.
+    let old = json!({"type": "registertrigger", "id": "old", "trigger_type": "session::deleted",
+        "function_id": "on-old", "config": null, "metadata": {"session-manager": {"after": "c.0.0.0"}}});
+    first.register_function("on-old").await;
+    first.send(old.clone()).await;
+    until("it is bound", || node.feed.bindings() == 2).await;
+    let (id, token) = (first.worker_id.clone(), first.token.clone());
+    drop(first);
+    until("the loss is noticed", || node.bus.workers() == 0).await;
+
+    let mut second = come_back(&node, &id, &token).await;
+    second.register_function("on-event").await;
+    second.register_function("on-old").await;
+    second.send(old).await;
+    let mut heard = Vec::new();
+    while heard.len() < 3 {
+        let event = second.next().await.expect("the connection stands");
+        if (&event["type"], &event["function_id"]) == (&json!("invokefunction"), &json!("on-old")) {
+            heard.push(event["data"]["n"].as_u64().unwrap());
+        }
+    }
+    assert_eq!(heard, [1, 2, 3]);
+}
+
+#[test]
+fn an_event_of_two_bindings_is_confirmed_when_both_have_it() {
+    let outbox = Arc::new(Outbox::new(OutboxLimits::default(), Arc::default()));
+    let worker = Worker::new(1, None, 1, outbox.clone(), 0);
+    let at = |index| Position { group: 0, index, ordinal: 0 };
+    let mut sent = Vec::new();
+    for index in [1, 1, 2, 2] {
+        assert!(worker.offer_event(|| "{}".into(), Some(at(index))).is_ok());
+    }
+    for _ in 0..4 {
+        if let Some(Next::Write(_, Class::Event(event))) = outbox.next().now_or_never() {
+            sent.push(event);
+        }
+    }
+    let complete: Vec<_> = sent.iter().map(|event| worker.completes(*event, Some(at(2)))).collect();
+    assert_eq!(complete, [None, None, Some(at(1)), Some(at(2))]);
+    // Before everybody was handed the last one, there may be another delivery of it to come.
+    assert_eq!(worker.completes(sent[3], Some(at(1))), Some(at(1)));
+    worker.confirm(sent[3].number, at(2));
+    assert_eq!(worker.confirmed(), Some(at(2)));
+    // The client asks for older ones: what was sent before does not confirm those.
+    worker.begins_again(at(0));
+    worker.confirm(sent[3].number, at(2));
+    assert_eq!(worker.confirmed(), Some(at(0)));
 }
