@@ -68,12 +68,14 @@ impl Core {
     }
 
     /// What is served on an engine.
-    pub fn served(&self) -> Served {
+    pub fn served(self: &Arc<Core>) -> Served {
+        let core = Arc::downgrade(self);
         Served {
             service: self.calls.clone(),
             feed: self.feed.clone(),
             leads: self.signals.leads.subscribe(),
             refresh: self.refresh.clone(),
+            cursors: Arc::new(move || core.upgrade()?.running().as_ref()?.data.cursors()),
         }
     }
 

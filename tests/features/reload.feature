@@ -15,6 +15,11 @@ Feature: The data of a node is swapped while it runs
     And I called "session::append" with {"session_id": "in files", "entry_id": "e", "message": "<user:hi>"}
     And I called "session::update-message" with {"session_id": "in files", "entry_id": "e", "content": "<content:better>"}
     And calls are made all the while
+    When the stored configuration becomes {"adapter": {"name": "bridge", "config": {"url": "ENGINE"}}}
+    Then "session::config-status" comes to {"last_outcome": "rejected"}
+    And the last error names "adapter.config.url"
+    And the last error names "this very instance"
+    And a page of "session::list" comes to 1 sessions
     When the stored configuration becomes {"adapter": {"name": "raft", "config": {"data_dir": "DIR/two"}}}
     Then "session::config-status" comes to {"last_outcome": "applied"}
     And a page of "session::list" comes to 0 sessions

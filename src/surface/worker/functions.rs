@@ -67,7 +67,9 @@ impl Functions {
 
     /// Nothing is served here any more; calls under way go on.
     pub fn withdraw(&mut self) {
-        for registered in std::mem::take(&mut self.registered).into_values() {
+        // The last one first: a bridge that comes meanwhile must not find a part of the store protocol and take us for a
+        // main that has no more (`session::store::about` tells, and comes before the others).
+        for registered in std::mem::take(&mut self.registered).into_values().rev() {
             registered.withdraw();
         }
     }
