@@ -181,6 +181,20 @@ pub fn is_entry(key: &[u8]) -> bool {
     key.first() == Some(&(Family::Entry as u8))
 }
 
+/// The prefix that a key shares with its whole run, where it is of a family whose runs grow at their end: the entries of a
+/// session, the remembered answers, the lines of the feed. `None` for any other key, and for one without a whole prefix.
+pub fn run_of(key: &[u8]) -> Option<&[u8]> {
+    match key.first() {
+        Some(&family) if family == Family::Answer as u8 || family == Family::Feed as u8 => Some(&key[..1]),
+        Some(&family) if family == Family::Entry as u8 => {
+            // A zero byte inside an id is followed by another byte than the end is.
+            let end = key.windows(2).position(|pair| pair == [0, END])?;
+            Some(&key[..end + 2])
+        }
+        Some(_) | None => None,
+    }
+}
+
 /// The prefix of one ordered index.
 pub fn lists(facet: FacetKey, order: ListOrder) -> Vec<u8> {
     let mut key = vec![Family::List as u8];

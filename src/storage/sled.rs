@@ -2,15 +2,16 @@
 //! every commit.
 //!
 //! ```text
-//! commit → active ──(every 250 ms or 8 MiB)──→ sealed ──→ flush.kv ──→ sled
+//! commit → active ──(every 2 s or 8 MiB)──→ sealed ──→ flush.kv ──→ sled
 //! read   → active, else sealed, else sled
 //! ```
 //!
-//! A value that changes a hundred times a second reaches sled four times. What the layers hold is lost with the
+//! A value that changes a hundred times a second reaches sled every other second. What the layers hold is lost with the
 //! process; the mark in sled then is that of the last whole layer, and the log brings the rest back.
 //! Never: the truth. `OpenFault::Damaged` means: wipe, and rebuild from snapshot and log.
 
 mod base;
+mod blocks;
 mod flush_file;
 mod flusher;
 mod moment;
@@ -376,7 +377,7 @@ impl Store for SledStore {
         let mark_key = keys::mark();
         let given = pairs.filter(|pair| !matches!(pair, Ok((key, _)) if *key == mark_key));
         let with_mark = given.map(|pair| pair.map(|(key, value)| (key, Some(value))));
-        new.put_all(with_mark.chain([Ok((keys::mark(), Some(mark)))]), &[])?;
+        new.put_all(with_mark.chain([Ok((keys::mark(), Some(mark)))]))?;
         new.make_durable()?;
         // The flusher must not write into the old base once the new one counts.
         let _turn = self.shared.turn();

@@ -9,21 +9,23 @@
 //! next open asks for a rebuild.
 //! A whole new state is built in the next generation, and one rename of `CURRENT` makes it the state. Whatever
 //! `CURRENT` does not name is left over from a kill and is removed at the next open.
+//! Families that grow at their end lie in blocks (`blocks.rs`); whoever asks the base sees single keys.
 //! Never: the layers over the base (`sled.rs`).
 
 use std::fmt;
 use std::fs::{self, OpenOptions};
 use std::io;
-use std::ops::Bound;
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use ::sled::{Batch, Config, Db};
+use ::sled::{Batch, Config, Db, IVec};
 use bytes::Bytes;
 
 use super::moment::Lease;
+use super::blocks::{self, Blocks};
 use super::{flush_file, undo};
 use crate::machine::refusal::Fault;
 use crate::storage::contained::contain;
@@ -40,7 +42,13 @@ const BATCH_BYTES: usize = 1 << 20;
 /// Sled's threads let go of the file a moment after the last handle is dropped.
 const REOPEN_PATIENCE: Duration = Duration::from_secs(5);
 
-const FORMAT: &str = "session-manager state 1";
+const FORMAT: &str = "session-manager state 2";
+
+/// Layouts of earlier builds. The state is a view: it is built anew from snapshot and log.
+const FORMATS_BEFORE: [&str; 1] = ["session-manager state 1"];
+
+/// Sled writes a node of up to 17 values whole, and one that is larger than a quarter of this goes to a file of its own.
+const SEGMENT_BYTES: usize = 1 << 20;
 
 /// The file that condemns a generation.
 const DAMAGED: &str = "damaged";
@@ -90,6 +98,8 @@ pub struct Base {
     db: Db,
     place: GenerationDir,
     generation: u64,
+    /// The block that was read last, as sled has it and unpacked.
+    last_unpacked: Mutex<Option<(Bytes, Bytes)>>,
 }
 
 struct GenerationDir {
@@ -134,10 +144,11 @@ impl Base {
         undo::remove_all(&dir)?;
         let db = open_sled(&sled_dir)?;
         let (doomed, condemned) = (AtomicBool::new(false), AtomicBool::new(false));
-        let base = Base { db, place: GenerationDir { path: dir, condemned, doomed }, generation };
-        if let Some(layer) = flush_file::read(&base.flush_path())? {
-            tracing::info!(keys = layer.len(), "completing a flush that was cut short");
-            base.absorb(&layer, &[]).map_err(|fault| OpenFault::Damaged(fault.0))?;
+        let place = GenerationDir { path: dir, condemned, doomed };
+        let base = Base { db, place, generation, last_unpacked: Mutex::default() };
+        if let Some(puts) = flush_file::read(&base.flush_path())? {
+            tracing::info!(keys = puts.len(), "completing a flush that was cut short");
+            base.absorb(&puts).map_err(|fault| OpenFault::Damaged(fault.0))?;
         }
         Ok(base)
     }
@@ -151,53 +162,53 @@ impl Base {
     /// Puts a layer into sled so that a kill at any point leaves either the old or the new state for the next open.
     /// The freezes in `leases` keep their moment.
     pub fn flush(&self, layer: &Changed, leases: &[Arc<Lease>]) -> Result<(), Fault> {
-        let io_fault = |error: io::Error| Fault(format!("write the flush file: {error}"));
-        flush_file::write(&self.flush_path(), layer).map_err(io_fault)?;
-        self.absorb(layer, leases)
+        for lease in leases {
+            lease.keep(self, layer.keys().map(Vec::as_slice))?;
+        }
+        let groups = self.plan(layer)?;
+        flush_file::write(&self.flush_path(), &groups).map_err(|error| Fault(format!("write the flush file: {error}")))?;
+        self.absorb(&groups)
     }
 
-    fn absorb(&self, layer: &Changed, leases: &[Arc<Lease>]) -> Result<(), Fault> {
-        let pairs = layer.iter().map(|(key, value)| Ok((key.clone(), value.clone())));
-        self.put_all(pairs, leases)?;
+    /// What a layer makes of sled.
+    pub fn plan(&self, layer: &Changed) -> Result<Vec<Vec<Put>>, Fault> {
+        let mut changes = layer.iter().map(|(key, value)| Ok((key.clone(), value.clone()))).peekable();
+        std::iter::from_fn(|| blocks::next_group(self, &mut changes).transpose()).collect()
+    }
+
+    fn absorb(&self, groups: &[Vec<Put>]) -> Result<(), Fault> {
+        self.put_groups(groups.iter().cloned().map(Ok))?;
         self.make_durable()?;
         files::remove(&self.flush_path()).map_err(|error| Fault(format!("remove the flush file: {error}")))
     }
 
-    /// Puts pairs in batches, the mark after all others.
-    pub fn put_all(&self, pairs: impl Iterator<Item = Result<Put, Fault>>, leases: &[Arc<Lease>]) -> Result<(), Fault> {
+    /// Puts sorted pairs of a whole new state.
+    pub fn put_all(&self, pairs: impl Iterator<Item = Result<Put, Fault>>) -> Result<(), Fault> {
+        let mut changes = pairs.peekable();
+        self.put_groups(std::iter::from_fn(|| blocks::next_group(self, &mut changes).transpose()))
+    }
+
+    /// Puts groups in batches, none of them divided, the mark after all others.
+    pub fn put_groups(&self, groups: impl Iterator<Item = Result<Vec<Put>, Fault>>) -> Result<(), Fault> {
         let mark_key = keys::mark();
-        let (mut batch, mut bytes) = (Vec::new(), 0);
-        let mut mark = Vec::new();
-        for pair in pairs {
-            let (key, value) = pair?;
-            bytes += key.len() + value.as_ref().map_or(0, Bytes::len);
-            if key == mark_key {
-                mark.push((key, value));
-            } else {
-                batch.push((key, value));
+        let (mut batch, mut bytes) = (Batch::default(), 0);
+        let mut mark = Batch::default();
+        for group in groups {
+            for (key, value) in group? {
+                bytes += key.len() + value.as_ref().map_or(0, Bytes::len);
+                let batch = if key == mark_key { &mut mark } else { &mut batch };
+                match value {
+                    Some(value) => batch.insert(key, &value[..]),
+                    None => batch.remove(key),
+                }
             }
             if bytes >= BATCH_BYTES {
-                self.put(std::mem::take(&mut batch), leases)?;
+                self.reliably(|db| db.apply_batch(std::mem::take(&mut batch)))?;
                 bytes = 0;
             }
         }
-        self.put(batch, leases)?;
-        self.put(mark, leases)
-    }
-
-    /// One batch. What it changes is kept first, for every freeze that needs it.
-    fn put(&self, pairs: Vec<Put>, leases: &[Arc<Lease>]) -> Result<(), Fault> {
-        for lease in leases {
-            lease.passage().keep(self, pairs.iter().map(|(key, _)| key.as_slice()))?;
-        }
-        let mut batch = Batch::default();
-        for (key, value) in pairs {
-            match value {
-                Some(value) => batch.insert(key, &value[..]),
-                None => batch.remove(key),
-            }
-        }
-        self.reliably(|db| db.apply_batch(batch))
+        self.reliably(|db| db.apply_batch(batch))?;
+        self.reliably(|db| db.apply_batch(mark))
     }
 
     /// Sled's own flush hands its bytes to the system; the sync of its file makes them last.
@@ -215,17 +226,19 @@ impl Base {
 
     /// The pairs behind `after`, about `bytes_max` of them, and the last key when there are more.
     pub fn piece_after(&self, after: Option<&[u8]>, bytes_max: usize) -> Result<(Changed, Option<Vec<u8>>), Fault> {
-        let (mut piece, mut bytes) = (Changed::new(), 0);
-        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
-        let mut range = self.db.range::<&[u8], _>((from, Bound::Unbounded));
-        while let Some((key, value)) = self.reliably(|_| range.next().transpose())? {
+        let (mut piece, mut bytes, mut last) = (Changed::new(), 0, None);
+        // No key lies between a key and the same with a zero byte behind it.
+        let from = after.map_or_else(Vec::new, |after| [after, &[0]].concat());
+        self.scan(&from, None, &mut |key, value| {
             bytes += key.len() + value.len();
-            piece.insert(key.to_vec(), Some(Bytes::copy_from_slice(&value)));
-            if bytes >= bytes_max {
-                return Ok((piece, Some(key.to_vec())));
+            piece.insert(key.to_vec(), Some(value.clone()));
+            if bytes < bytes_max {
+                return ControlFlow::Continue(());
             }
-        }
-        Ok((piece, None))
+            last = Some(key.to_vec());
+            ControlFlow::Break(())
+        })?;
+        Ok((piece, last))
     }
 
     /// Asks sled. What it finds damaged, or gives up on in a panic, is condemned.
@@ -246,6 +259,21 @@ impl Base {
             }
         }
         Err(Fault(why))
+    }
+
+    /// A block, unpacked. The next key that is asked for often lies in the same one.
+    fn unpacked(&self, block: Bytes) -> Result<Bytes, Fault> {
+        if let Ok(last) = self.last_unpacked.try_lock()
+            && let Some((packed, unpacked)) = &*last
+            && *packed == block
+        {
+            return Ok(unpacked.clone());
+        }
+        let unpacked = blocks::unpack(&block)?;
+        if let Ok(mut last) = self.last_unpacked.try_lock() {
+            *last = Some((block, unpacked.clone()));
+        }
+        Ok(unpacked)
     }
 
     /// Refuses once the generation is condemned.
@@ -284,23 +312,59 @@ impl Drop for GenerationDir {
 
 impl Kv for Base {
     fn get(&self, key: &[u8]) -> Result<Option<Bytes>, Fault> {
-        let value = self.reliably(|db| db.get(key))?;
-        Ok(value.map(|value| Bytes::copy_from_slice(&value)))
+        let Some(run) = keys::run_of(key) else {
+            return Ok(self.reliably(|db| db.get(key))?.map(bytes_of));
+        };
+        match blocks::home(self, run, key)? {
+            Some((_, block)) => blocks::find(self.unpacked(block)?, run, key),
+            None => Ok(None),
+        }
     }
 
     fn scan(&self, from: &[u8], to: Option<&[u8]>, visit: Visit<'_>) -> Result<(), Fault> {
+        if to.is_some_and(|to| to <= from) {
+            return Ok(());
+        }
+        // The block that holds the first keys may begin before them.
+        let home = keys::run_of(from).map(|run| blocks::home(self, run, from)).transpose()?.flatten();
+        let begin = home.as_ref().map_or(from, |(start, _)| start);
         let mut range = match to {
-            Some(to) if to <= from => return Ok(()),
-            Some(to) => self.db.range(from..to),
-            None => self.db.range(from..),
+            Some(to) => self.db.range(begin..to),
+            None => self.db.range(begin..),
         };
         while let Some((key, value)) = self.reliably(|_| range.next().transpose())? {
-            if visit(&key, &Bytes::copy_from_slice(&value)).is_break() {
-                break;
+            let Some(run) = keys::run_of(&key) else {
+                match visit(&key, &bytes_of(value)) {
+                    ControlFlow::Continue(()) => continue,
+                    ControlFlow::Break(()) => return Ok(()),
+                }
+            };
+            for (key, value) in blocks::read(run, &bytes_of(value))? {
+                let wanted = key.as_slice() >= from && to.is_none_or(|to| key.as_slice() < to);
+                if wanted && visit(&key, &value).is_break() {
+                    return Ok(());
+                }
             }
         }
         Ok(())
     }
+}
+
+impl Blocks for Base {
+    fn at_or_before(&self, key: &[u8]) -> Result<Option<(Bytes, Bytes)>, Fault> {
+        let found = self.reliably(|db| db.range(..=key).next_back().transpose())?;
+        Ok(found.map(|(key, value)| (bytes_of(key), bytes_of(value))))
+    }
+
+    fn key_after(&self, key: &[u8]) -> Result<Option<Bytes>, Fault> {
+        let found = self.reliably(|db| db.get_gt(key))?;
+        Ok(found.map(|(key, _)| bytes_of(key)))
+    }
+}
+
+/// Sled's bytes, shared and not copied.
+fn bytes_of(bytes: IVec) -> Bytes {
+    Bytes::from_owner(bytes)
 }
 
 fn generation_dir(root: &Path, generation: u64) -> PathBuf {
@@ -325,6 +389,9 @@ fn read_current(root: &Path) -> Result<Option<u64>, OpenFault> {
     let (body, sum) = text.trim_end().rsplit_once('\n').ok_or_else(damaged)?;
     let is_whole = format!("{:08x}", crc32fast::hash(format!("{body}\n").as_bytes())) == sum;
     match text.lines().next() {
+        Some(before) if is_whole && FORMATS_BEFORE.contains(&before) => {
+            Err(OpenFault::Damaged(format!("CURRENT says {before:?}, an earlier layout than {FORMAT:?}")))
+        }
         Some(other) if is_whole && other != FORMAT && other.starts_with("session-manager state ") => {
             Err(OpenFault::Newer(format!("CURRENT says {other:?}; this build reads {FORMAT:?}")))
         }
@@ -369,7 +436,7 @@ fn remove_half_written_snapshots(sled_dir: &Path) -> io::Result<()> {
 fn open_sled(dir: &Path) -> Result<Db, OpenFault> {
     let give_up = Instant::now() + REOPEN_PATIENCE;
     loop {
-        let config = Config::new().path(dir).cache_capacity(CACHE_BYTES).flush_every_ms(None).use_compression(false);
+        let config = Config::new().path(dir).cache_capacity(CACHE_BYTES).flush_every_ms(None).segment_size(SEGMENT_BYTES);
         // Sled asserts where it reads what it cannot explain; for us that is damage like any other.
         let opened = contain(|| config.open());
         let error = match opened {

@@ -1,7 +1,8 @@
-//! Owns: the flush file, a layer written down whole before it is put into sled.
+//! Owns: the flush file: all that a layer makes of sled, written down whole before sled is given it.
 //!
 //! A kill may leave sled with half of a layer. Putting the same keys again is harmless, where applying the same
-//! commands again is not; so whatever sled got of the layer, the flush file completes it.
+//! commands again is not; so whatever sled got of the layer, the flush file completes it. Its keys and values are sled's own,
+//! blocks included.
 //!
 //! ```text
 //! "SMFLUSH1"  { key length u32, value length u32 or FFFFFFFF for a deleted key, key, value }*  CRC-32 of all before
@@ -13,19 +14,19 @@ use std::path::Path;
 
 use bytes::Bytes;
 
+use super::base::Put;
 use crate::storage::files;
-use crate::storage::kv::Changed;
 
 const MAGIC: &[u8; 8] = b"SMFLUSH1";
 const DELETED: u32 = u32::MAX;
 
-/// Writes the layer down. When this returns, it is on disk under `path`, or nothing is.
-pub fn write(path: &Path, layer: &Changed) -> io::Result<()> {
+/// Writes groups of pairs down. When this returns, it is on disk under `path`, or nothing is.
+pub fn write(path: &Path, groups: &[Vec<Put>]) -> io::Result<()> {
     let tmp = path.with_extension("tmp");
     let mut out =
         Summed { sum: crc32fast::Hasher::new(), file: BufWriter::with_capacity(1 << 16, File::create(&tmp)?) };
     out.put(MAGIC)?;
-    for (key, value) in layer {
+    for (key, value) in groups.iter().flatten() {
         out.put(&length(key.len())?.to_be_bytes())?;
         out.put(&value.as_ref().map_or(Ok(DELETED), |value| length(value.len()))?.to_be_bytes())?;
         out.put(key)?;
@@ -39,8 +40,8 @@ pub fn write(path: &Path, layer: &Changed) -> io::Result<()> {
     files::sync_parent(path)
 }
 
-/// The layer a kill may have left half done; `None` when there is none. Damage is `InvalidData`.
-pub fn read(path: &Path) -> io::Result<Option<Changed>> {
+/// What a kill may have left half done, as one group; `None` when there is none. Damage is `InvalidData`.
+pub fn read(path: &Path) -> io::Result<Option<Vec<Vec<Put>>>> {
     // Without its final name the layer never reached sled.
     files::remove(&path.with_extension("tmp"))?;
     let content = match fs::read(path) {
@@ -49,12 +50,12 @@ pub fn read(path: &Path) -> io::Result<Option<Changed>> {
         Err(error) => return Err(error),
     };
     match parse(content) {
-        Some(layer) => Ok(Some(layer)),
+        Some(puts) => Ok(Some(vec![puts])),
         None => Err(io::Error::new(io::ErrorKind::InvalidData, format!("{} is damaged", path.display()))),
     }
 }
 
-fn parse(content: Bytes) -> Option<Changed> {
+fn parse(content: Bytes) -> Option<Vec<Put>> {
     let (body, sum) = content.split_last_chunk::<4>()?;
     if crc32fast::hash(body) != u32::from_be_bytes(*sum) {
         return None;
@@ -64,7 +65,7 @@ fn parse(content: Bytes) -> Option<Changed> {
     if take(MAGIC.len())? != MAGIC[..] {
         return None;
     }
-    let mut layer = Changed::new();
+    let mut puts = Vec::new();
     while let Some(lengths) = take(8) {
         let (key_length, value_length) = lengths.split_first_chunk::<4>()?;
         let value_length = u32::from_be_bytes(value_length.try_into().ok()?);
@@ -73,9 +74,9 @@ fn parse(content: Bytes) -> Option<Changed> {
             DELETED => None,
             length => Some(take(length as usize)?),
         };
-        layer.insert(key, value);
+        puts.push((key, value));
     }
-    at.is_empty().then_some(layer)
+    at.is_empty().then_some(puts)
 }
 
 fn length(length: usize) -> io::Result<u32> {
@@ -99,28 +100,28 @@ impl Summed {
 mod tests {
     use super::*;
 
-    fn layer() -> Changed {
-        let pairs = [(&b"a"[..], Some(&b"1"[..])), (b"b", None), (b"", Some(b""))];
-        pairs.into_iter().map(|(key, value)| (key.to_vec(), value.map(Bytes::copy_from_slice))).collect()
+    fn groups() -> Vec<Vec<Put>> {
+        let pairs = [(&b""[..], Some(&b""[..])), (b"a", Some(b"1")), (b"b", None)];
+        vec![pairs.into_iter().map(|(key, value)| (key.to_vec(), value.map(Bytes::copy_from_slice))).collect()]
     }
 
     #[test]
-    fn a_layer_reads_back_as_written() {
+    fn groups_read_back_as_one_as_written() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("flush.kv");
         assert_eq!(read(&path).unwrap(), None);
-        write(&path, &layer()).unwrap();
-        assert_eq!(read(&path).unwrap(), Some(layer()));
-        write(&path, &Changed::new()).unwrap();
-        assert_eq!(read(&path).unwrap(), Some(Changed::new()));
+        write(&path, &groups()).unwrap();
+        assert_eq!(read(&path).unwrap(), Some(groups()));
+        write(&path, &[]).unwrap();
+        assert_eq!(read(&path).unwrap(), Some(vec![Vec::new()]));
     }
 
     #[test]
     fn the_bytes_of_a_flush_file_stay_as_they_are() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("flush.kv");
-        let one = Changed::from([(b"k".to_vec(), Some(Bytes::from_static(b"v")))]);
-        write(&path, &one).unwrap();
+        let one = (b"k".to_vec(), Some(Bytes::from_static(b"v")));
+        write(&path, &[vec![one]]).unwrap();
         let mut golden = b"SMFLUSH1\0\0\0\x01\0\0\0\x01kv".to_vec();
         golden.extend(crc32fast::hash(&golden).to_be_bytes());
         assert_eq!(fs::read(&path).unwrap(), golden);
@@ -130,7 +131,7 @@ mod tests {
     fn every_cut_and_every_flipped_byte_is_noticed() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("flush.kv");
-        write(&path, &layer()).unwrap();
+        write(&path, &groups()).unwrap();
         let whole = fs::read(&path).unwrap();
         for at in 0..whole.len() {
             fs::write(&path, &whole[..at]).unwrap();

@@ -13,8 +13,12 @@ use crate::machine::refusal::Fault;
 use crate::storage::contained::contain;
 use crate::storage::kv::Changed;
 
-/// How long a commit stays in memory only, and how long a failed flush rests before the next try.
-const FLUSH_INTERVAL: Duration = Duration::from_millis(250);
+/// How long a commit stays in memory only. What is lost with the process is applied again from the log, so this trades a
+/// longer start after a kill for keys that change often and reach sled seldom.
+const FLUSH_INTERVAL: Duration = Duration::from_secs(2);
+
+/// How long a failed flush rests before the next try.
+const RETRY_INTERVAL: Duration = Duration::from_millis(250);
 
 pub fn start(shared: Arc<Shared>) -> io::Result<JoinHandle<()>> {
     std::thread::Builder::new().name("state-flusher".to_owned()).spawn(move || run(&shared))
@@ -42,7 +46,9 @@ fn await_work(shared: &Shared) -> bool {
         let much = control.active_bytes >= shared.bounds.flush_bytes || control.sealed_bytes > 0;
         !(control.closing || much && control.failing.is_none())
     };
-    let waited = shared.wake.wait_timeout_while(shared.control(), FLUSH_INTERVAL, idle);
+    let control = shared.control();
+    let patience = if control.failing.is_some() { RETRY_INTERVAL } else { FLUSH_INTERVAL };
+    let waited = shared.wake.wait_timeout_while(control, patience, idle);
     let (control, _) = waited.unwrap_or_else(PoisonError::into_inner);
     control.closing
 }

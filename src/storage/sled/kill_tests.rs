@@ -30,7 +30,9 @@ fn reached(store: &dyn Store) -> u64 {
 #[ignore = "the victim of whenever_it_is_killed_the_state_is_that_of_its_mark"]
 fn victim() {
     let Some(dir) = std::env::var_os(DIR_VARIABLE) else { return };
-    let store = SledStore::open(Path::new(&dir)).unwrap();
+    // Small layers, so that a kill often meets a flush.
+    let bounds = Bounds { flush_bytes: 8 << 10, ..Bounds::default() };
+    let store = SledStore::open_within(Path::new(&dir), bounds).unwrap();
     println!("\nopen");
     for n in reached(&store) + 1.. {
         commit(&store, n);

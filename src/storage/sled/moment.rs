@@ -24,6 +24,9 @@ use crate::machine::refusal::Fault;
 use crate::storage::keys;
 use crate::storage::kv::{Changed, Kv};
 
+/// Keys that are kept for a freeze before it may go on.
+const KEYS_PER_TURN: usize = 256;
+
 /// A freeze, as the flusher knows it.
 pub struct Lease {
     /// The layers of the moment, oldest first.
@@ -32,7 +35,7 @@ pub struct Lease {
 }
 
 /// How far a freeze has been read, and what it needs of the rest.
-pub struct Passage {
+struct Passage {
     reached: Reached,
     undo: Undo,
 }
@@ -55,26 +58,39 @@ impl Lease {
         self.layers.iter().any(|own| Arc::ptr_eq(own, layer))
     }
 
-    /// While the guard lives the freeze takes nothing out of its undo area.
-    pub fn passage(&self) -> MutexGuard<'_, Passage> {
+    /// Keeps what these keys of the base hold, where the freeze still needs it. To be called before they change.
+    pub fn keep<'a>(&self, base: &Base, mut keys: impl Iterator<Item = &'a [u8]>) -> Result<(), Fault> {
+        loop {
+            // Not all at once: the freeze waits for this lock.
+            let mut passage = self.passage();
+            let mut any = false;
+            for key in keys.by_ref().take(KEYS_PER_TURN) {
+                any = true;
+                passage.keep(base, key)?;
+            }
+            passage.undo.make_room()?;
+            if !any {
+                return Ok(());
+            }
+        }
+    }
+
+    fn passage(&self) -> MutexGuard<'_, Passage> {
         self.passage.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Passage {
-    /// Keeps what these keys of the base hold, where the freeze still needs it. To be called before they change.
-    pub fn keep<'a>(&mut self, base: &Base, keys: impl Iterator<Item = &'a [u8]>) -> Result<(), Fault> {
-        for key in keys {
-            let needed = match &self.reached {
-                Reached::Nothing => true,
-                Reached::Key(reached) => key > reached.as_slice(),
-                Reached::End => false,
-            };
-            if needed && !self.undo.has(key) {
-                self.undo.keep(key, base.get(key)?);
-            }
+    fn keep(&mut self, base: &Base, key: &[u8]) -> Result<(), Fault> {
+        let needed = match &self.reached {
+            Reached::Nothing => true,
+            Reached::Key(reached) => key > reached.as_slice(),
+            Reached::End => false,
+        };
+        if needed && !self.undo.has(key) {
+            self.undo.keep(key, base.get(key)?);
         }
-        self.undo.make_room()
+        Ok(())
     }
 }
 

@@ -134,18 +134,14 @@ fn a_flush_killed_at_any_point_after_that_is_completed_at_open() {
         let dir = tempfile::tempdir().unwrap();
         let twin = prepared(dir.path());
         let layer = next_layer(&twin);
-        flush_file::write(&dir.path().join("gen-1/flush.kv"), &layer).unwrap();
         {
-            let base = ::sled::open(dir.path().join("gen-1/sled")).unwrap();
-            for (key, value) in layer.iter().take(share_put) {
-                match value {
-                    Some(value) => base.insert(key, &value[..]).unwrap(),
-                    None => base.remove(key).unwrap(),
-                };
-            }
+            let base = Base::open_current(dir.path()).unwrap();
+            let groups = base.plan(&layer).unwrap();
+            flush_file::write(&dir.path().join("gen-1/flush.kv"), &groups).unwrap();
+            base.put_groups(groups.into_iter().take(share_put).map(Ok)).unwrap();
         }
         let store = SledStore::open(dir.path()).unwrap();
-        assert_eq!(content(&store), content(&twin), "{share_put} keys were put before the kill");
+        assert_eq!(content(&store), content(&twin), "{share_put} groups were put before the kill");
         assert!(!dir.path().join("gen-1/flush.kv").exists());
     }
 }
@@ -155,7 +151,7 @@ fn a_damaged_flush_file_asks_for_a_rebuild() {
     let dir = tempfile::tempdir().unwrap();
     let twin = prepared(dir.path());
     let path = dir.path().join("gen-1/flush.kv");
-    flush_file::write(&path, &next_layer(&twin)).unwrap();
+    flush_file::write(&path, &[next_layer(&twin).into_iter().collect()]).unwrap();
     let mut bytes = fs::read(&path).unwrap();
     bytes[20] ^= 1;
     fs::write(&path, bytes).unwrap();
@@ -181,11 +177,20 @@ fn sled_files_that_make_no_sense_ask_for_a_rebuild() {
 fn a_newer_format_is_left_alone() {
     let dir = tempfile::tempdir().unwrap();
     prepared(dir.path());
-    let text = "session-manager state 2\n1\n";
+    let text = "session-manager state 3\n1\n";
     let sum = crc32fast::hash(text.as_bytes());
     fs::write(dir.path().join("CURRENT"), format!("{text}{sum:08x}\n")).unwrap();
     assert!(matches!(SledStore::open(dir.path()), Err(OpenFault::Newer(_))));
     assert!(dir.path().join("gen-1/sled/db").exists());
+}
+
+#[test]
+fn an_earlier_layout_asks_for_a_rebuild() {
+    let dir = tempfile::tempdir().unwrap();
+    prepared(dir.path());
+    fs::write(dir.path().join("CURRENT"), b"session-manager state 1\n1\n7ae2fea4\n").unwrap();
+    let opened = SledStore::open(dir.path()).map(|_| "opened");
+    assert!(matches!(&opened, Err(OpenFault::Damaged(why)) if why.contains("an earlier layout")), "{opened:?}");
 }
 
 #[test]
@@ -194,7 +199,7 @@ fn a_flipped_bit_in_current_asks_for_a_rebuild() {
     prepared(dir.path());
     let path = dir.path().join("CURRENT");
     let good = fs::read(&path).unwrap();
-    assert_eq!(good, b"session-manager state 1\n1\n7ae2fea4\n");
+    assert_eq!(good, b"session-manager state 2\n1\n6857514a\n");
     for at in 0..good.len() * 8 {
         let mut bad = good.clone();
         bad[at / 8] ^= 1 << (at % 8);

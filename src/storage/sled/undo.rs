@@ -54,7 +54,8 @@ impl Undo {
     pub fn keep(&mut self, key: &[u8], old: Option<Bytes>) {
         if !self.has(key) {
             self.kept_bytes += weight(key, old.as_ref());
-            self.kept.insert(key.to_vec(), old);
+            // A copy: what the base gives holds on to the whole block it lies in.
+            self.kept.insert(key.to_vec(), old.map(|old| Bytes::copy_from_slice(&old)));
         }
     }
 
