@@ -98,3 +98,20 @@ Feature: Replicas that share an engine behave as one worker
     And the second replica comes back
     And 3 sessions are created
     Then "there" hears of every session, once each
+
+  # Prevents: edges that go deaf, or hear things twice, when the replica their main's engine led to dies.
+  Scenario: Edges of a cluster on an engine go on when its leader is killed
+    Given everything is in the default namespace
+    And three replicas on the engine
+    And two edges whose main is on the engine
+    And "one" listens at edge 1 to "session::created" with {}
+    And "two" listens at edge 2 to "session::created" with {}
+    And "ear" listens to "session::created" with {}
+    And 3 sessions were created at each edge
+    And 3 sessions were created
+    When the replica that serves is killed
+    And 5 sessions are created at each edge
+    And 3 sessions are created
+    Then "ear" hears of every session, at least once
+    And "one" hears of every session, once each
+    And "two" hears of every session, once each

@@ -121,6 +121,8 @@ pub struct EngineWorld {
     /// Where the members of the cluster reach each other.
     pub peers: Vec<String>,
     pub load: Option<Load>,
+    /// Bridges, with a client each.
+    pub edges: Vec<(NodeProcess, IIIClient)>,
     /// A node that is on no engine.
     pub main: Option<NodeProcess>,
     pub heard: Heard,
@@ -165,6 +167,7 @@ impl EngineWorld {
             fallen: None,
             peers: Vec::new(),
             load: None,
+            edges: Vec::new(),
             main: None,
             heard: Arc::default(),
             answer: None,
@@ -332,6 +335,10 @@ impl EngineWorld {
     pub async fn leave(&mut self) {
         if let Some(load) = self.load.take() {
             load.stop.cancel();
+        }
+        for (edge, client) in self.edges.drain(..) {
+            client.shutdown_async().await;
+            drop(edge);
         }
         self.nodes.clear();
         if let Some(stored) = &self.stored {

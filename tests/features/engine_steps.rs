@@ -116,6 +116,44 @@ async fn replicas(world: &mut EngineWorld, urls: Vec<String>, sharing: &str) {
     world.peers = peers;
 }
 
+/// An edge looks for its main in the default namespace of a bus.
+#[given("everything is in the default namespace")]
+async fn in_the_default_namespace(world: &mut EngineWorld) {
+    world.client.shutdown_async().await;
+    world.namespace = "default".to_owned();
+    world.client = connect(&world.url, "default").await;
+}
+
+#[given("two edges whose main is on the engine")]
+async fn two_edges(world: &mut EngineWorld) {
+    for name in ["edge1", "edge2"] {
+        let config = world.dir.path().join(format!("{name}.yaml"));
+        let bridge = json!({ "adapter": { "name": "bridge", "config": { "url": world.url, "timeout_ms": 20_000 } } });
+        std::fs::write(&config, bridge.to_string()).expect("a written file");
+        let words = ["--config", &config.to_string_lossy()];
+        let edge = crate::process::NodeProcess::start_by_settings(&world.dir.path().join(name), &words);
+        let client = connect(&edge.url(), "default").await;
+        world.edges.push((edge, client));
+    }
+}
+
+#[given(regex = r#"^"(\w+)" listens at edge (\d) to "(.*?)" with (\{.*\})$"#)]
+async fn listens_at_an_edge(world: &mut EngineWorld, name: String, edge: usize, trigger_type: String, config: String) {
+    world.listen(&world.edges[edge - 1].1, &name, &trigger_type, json_of(&config)).await;
+}
+
+#[given(regex = r"^(\d+) sessions were created at each edge$")]
+#[when(regex = r"^(\d+) sessions are created at each edge$")]
+async fn created_at_each_edge(world: &mut EngineWorld, count: usize) {
+    for _ in 0..count {
+        for (_, client) in &world.edges {
+            let body = json!({ "session_id": format!("s-{}", uuid::Uuid::new_v4().simple()) });
+            let ensured = crate::engine::call(client, "session::ensure", body).await.expect("an edge answers");
+            world.created.push(ensured["session_id"].as_str().expect("an id").to_owned());
+        }
+    }
+}
+
 #[given("a configuration worker")]
 async fn a_configuration_worker(world: &mut EngineWorld) {
     if world.is_embedded() {

@@ -17,15 +17,15 @@ use std::fs::{self, OpenOptions};
 use std::io;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use ::sled::{Batch, Config, Db, IVec};
 use bytes::Bytes;
 
-use super::moment::Lease;
 use super::blocks::{self, Blocks};
+use super::moment::Lease;
 use super::{flush_file, undo};
 use crate::machine::refusal::Fault;
 use crate::storage::contained::contain;
@@ -166,7 +166,8 @@ impl Base {
             lease.keep(self, layer.keys().map(Vec::as_slice))?;
         }
         let groups = self.plan(layer)?;
-        flush_file::write(&self.flush_path(), &groups).map_err(|error| Fault(format!("write the flush file: {error}")))?;
+        flush_file::write(&self.flush_path(), &groups)
+            .map_err(|error| Fault(format!("write the flush file: {error}")))?;
         self.absorb(&groups)
     }
 
@@ -436,7 +437,8 @@ fn remove_half_written_snapshots(sled_dir: &Path) -> io::Result<()> {
 fn open_sled(dir: &Path) -> Result<Db, OpenFault> {
     let give_up = Instant::now() + REOPEN_PATIENCE;
     loop {
-        let config = Config::new().path(dir).cache_capacity(CACHE_BYTES).flush_every_ms(None).segment_size(SEGMENT_BYTES);
+        let config =
+            Config::new().path(dir).cache_capacity(CACHE_BYTES).flush_every_ms(None).segment_size(SEGMENT_BYTES);
         // Sled asserts where it reads what it cannot explain; for us that is damage like any other.
         let opened = contain(|| config.open());
         let error = match opened {

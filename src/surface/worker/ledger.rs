@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use futures::FutureExt;
 use tokio::runtime::Handle;
+use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
@@ -23,6 +24,9 @@ use crate::machine::apply::feed::ATTACH_BYTES_MAX;
 use crate::machine::ids::Position;
 use crate::proposal::Undone;
 use crate::proposal::cursor::{Cursors, GatheredCursor};
+
+/// Notes on their way at once: an engine that hands over thousands of bindings must not crowd out the calls.
+const NOTES_MAX: usize = 256;
 
 /// How long a replica that lets go may take to say how far it came.
 const LAST_WORD_MAX: Duration = Duration::from_secs(1);
@@ -39,6 +43,7 @@ pub struct Ledger {
     keeping: Mutex<Option<JoinHandle<()>>>,
     stop: CancellationToken,
     runtime: Handle,
+    room: Arc<Semaphore>,
 }
 
 #[derive(Default)]
@@ -109,8 +114,8 @@ impl Ledger {
         let stop = CancellationToken::new();
         let keeping = Mutex::new(Some(tokio::spawn(gathered.clone().keep(stop.clone()))));
         let notes = Mutex::new(Notes { bindings, awaited, told: Some(left_at), begun: 0 });
-        let runtime = Handle::current();
-        Ok(Arc::new(Ledger { feed, cursors, attach, left_at, notes, gathered, keeping, stop, runtime }))
+        let (runtime, room) = (Handle::current(), Arc::new(Semaphore::new(NOTES_MAX)));
+        Ok(Arc::new(Ledger { feed, cursors, attach, left_at, notes, gathered, keeping, stop, runtime, room }))
     }
 
     fn notes(&self) -> MutexGuard<'_, Notes> {
@@ -215,15 +220,16 @@ impl Ledger {
         self.order(async move { cursors.forget(&name).await });
     }
 
-    /// Proposes at once, and sees to the rest on the way.
+    /// Proposes at once, if there is room, and sees to the rest on the way.
     fn order(&self, proposal: impl Future<Output = Result<(), Undone>> + Send + 'static) {
-        let mut proposal = proposal
-            .map(|written| {
-                if let Err(error) = written {
-                    tracing::debug!(%error, "a binding of the engine was not written down");
-                }
-            })
-            .boxed();
+        let room = self.room.clone();
+        let mut proposal = async move {
+            let _room = room.acquire().await;
+            if let Err(error) = proposal.await {
+                tracing::warn!(%error, "a binding of the engine was not written down: another replica may begin it anew");
+            }
+        }
+        .boxed();
         let _here = self.runtime.enter();
         if (&mut proposal).now_or_never().is_none() {
             self.runtime.spawn(proposal);

@@ -131,7 +131,11 @@ impl Replica {
     /// Finds out how far whoever served before came, however long it takes. `None`: it is no longer this replica's turn.
     async fn take_ledger(&self) -> Option<Option<Arc<Ledger>>> {
         while self.is_my_turn() {
-            match open_ledger(&self.control, &self.served).await {
+            let opened = tokio::select! {
+                opened = open_ledger(&self.control, &self.served) => opened,
+                () = self.stop.cancelled() => return None,
+            };
+            match opened {
                 Ok(ledger) => return Some(ledger),
                 Err(error) => tracing::debug!(%error, "how far the engine's subscribers came cannot be read yet"),
             }
