@@ -183,6 +183,7 @@ impl Core {
         let door = door.map(|door| std::mem::replace(&mut running.door, door));
         running.door.change(&next, &self.bus);
         running.data.store.change(&next);
+        running.data.keep_feed(&next, &self.origin.ground);
         let runtime = self.calls.swap(runtime(&next, running.data.store.adapter()));
         running.config = next;
         Before { data, door, runtime }

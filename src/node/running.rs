@@ -35,10 +35,16 @@ impl Data {
         let (store, feed) = open_store(config, ground, instance).await?;
         let close_feed = CancellationToken::new();
         let dispatch = tokio::spawn(feed.clone().dispatch(close_feed.clone()));
-        let keeper = keeper(config, &store, ground);
-        let tend = |keeper: Keeper| AbortOnDropHandle::new(tokio::spawn(keeper.tend(close_feed.clone())));
-        let retention = keeper.map(tend);
-        Ok(Data { store, feed, dispatch, retention, close_feed })
+        let mut data = Data { store, feed, dispatch, retention: None, close_feed };
+        data.keep_feed(config, ground);
+        Ok(data)
+    }
+
+    /// From now on the feed is kept as long as these settings say.
+    pub fn keep_feed(&mut self, config: &Config, ground: &Ground) {
+        let close_feed = self.close_feed.clone();
+        let tend = |keeper: Keeper| AbortOnDropHandle::new(tokio::spawn(keeper.tend(close_feed)));
+        self.retention = keeper(config, &self.store, ground).map(tend);
     }
 
     /// Where it is kept how far the events of this data were delivered, with their feed.
