@@ -157,11 +157,28 @@ pub fn run(args: ServeArgs) -> ExitCode {
         return fail(EXIT_UNUSABLE, error);
     }
     end_process_on_panic();
-    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
-        Ok(runtime) => runtime,
-        Err(error) => return fail(EXIT_UNUSABLE, error),
-    };
+    use_small_pages();
+    let runtime =
+        match tokio::runtime::Builder::new_multi_thread().worker_threads(worker_threads()).enable_all().build() {
+            Ok(runtime) => runtime,
+            Err(error) => return fail(EXIT_UNUSABLE, error),
+        };
     runtime.block_on(serve(args))
+}
+
+/// Buffers of a megabyte come and go with every flush; the kernel clearing two megabytes for each of them took a sixth of
+/// all processor time under load. It concerns this process and its children only.
+fn use_small_pages() {
+    #[cfg(target_os = "linux")]
+    if let Err(error) = rustix::thread::disable_transparent_huge_pages(true) {
+        tracing::debug!(%error, "huge pages stay as the system has them");
+    }
+}
+
+/// The log and the state are written by threads of their own: one processor is left to them. On two processors, three
+/// nodes with one worker each took a seventh less time for a single write than with two, and cost less under load.
+fn worker_threads() -> usize {
+    std::thread::available_parallelism().map_or(1, |processors| processors.get().saturating_sub(1).max(1))
 }
 
 async fn serve(mut args: ServeArgs) -> ExitCode {

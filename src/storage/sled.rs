@@ -18,7 +18,7 @@ mod moment;
 mod recent;
 mod undo;
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak};
@@ -31,7 +31,7 @@ use tokio::runtime::{Handle, RuntimeFlavor};
 use base::Base;
 pub use base::OpenFault;
 use moment::{Lease, Moment};
-use recent::{Recent, Seen};
+use recent::Recent;
 
 use super::files::{self, DirLock};
 use super::kv::{Changed, Kv, Layer};
@@ -189,6 +189,34 @@ impl Layers {
         grown
     }
 
+    /// Keeps entries parsed as they are written: the next append to a session reads the last entry, and so do its readers.
+    fn remember(&mut self, changes: &[Change]) {
+        let mut put = BTreeMap::new();
+        for change in changes {
+            match change {
+                Change::PutEntry(session_id, entry) => {
+                    put.insert((session_id, &entry.id), entry);
+                }
+                Change::DeleteEntries(session_id) => put.retain(|(of, _), _| *of != session_id),
+                Change::PutMeta(_)
+                | Change::DeleteMeta(_)
+                | Change::SetLeaf(..)
+                | Change::DeleteLeaf(_)
+                | Change::SetSeq(..)
+                | Change::DeleteSeq(_)
+                | Change::SetClock(_)
+                | Change::Remember(..)
+                | Change::Forget(_)
+                | Change::Record { .. }
+                | Change::TrimFeed { .. }
+                | Change::SetCursor(..) => {}
+            }
+        }
+        for ((session_id, entry_id), entry) in put {
+            self.recent.keep(keys::entry(session_id, entry_id), entry);
+        }
+    }
+
     /// Whether a place in a list is taken for the first time as far as all layers know. The base cannot hold it either: a
     /// place is put there only where the state has none.
     fn is_new_place(&self, key: &[u8]) -> bool {
@@ -323,8 +351,7 @@ impl Shared {
 impl Store for SledStore {
     fn look(&self, look: &mut dyn FnMut(&dyn View)) {
         let layers = self.shared.layers();
-        let seen = Seen { recent: &layers.recent, active: &layers.active };
-        layers.read(|kv| look(&Records::with_parsed(kv, &seen)));
+        layers.read(|kv| look(&Records::with_parsed(kv, &layers.recent)));
     }
 
     fn commit(&self, changes: &[Change], mark: Bytes) -> Result<(), Fault> {
@@ -336,7 +363,10 @@ impl Store for SledStore {
         changed.insert(keys::mark(), Some(mark));
         // Under both locks, so that the flusher never sees the keys without their weight.
         let mut control = self.shared.control();
-        let grown = self.shared.layers_mut().put(changed);
+        let mut layers = self.shared.layers_mut();
+        let grown = layers.put(changed);
+        layers.remember(changes);
+        drop(layers);
         control.active_bytes = control.active_bytes.saturating_add_signed(grown);
         if control.active_bytes >= self.shared.bounds.flush_bytes {
             self.shared.wake.notify_all();

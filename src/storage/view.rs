@@ -222,27 +222,36 @@ fn delete<K: Kv + ?Sized>(changed: &mut Changed, kv: &K, from: &[u8], to: Option
 
 /// Moves a session in the list indexes: only the keys that differ are touched.
 fn reindex(changed: &mut Changed, old: Option<&SessionMeta>, new: Option<&SessionMeta>) {
-    let before = index_keys(old, new);
-    let after = index_keys(new, old);
+    // An append moves one time and nothing else: the keys of the other orders need not even be built.
+    if let (Some(old), Some(new)) = (old, new)
+        && old.status == new.status
+        && old.created_at == new.created_at
+        && old.metadata == new.metadata
+    {
+        let order = ListOrder::UpdatedDesc;
+        if old.updated_at != new.updated_at {
+            for facet in FacetKey::of_meta(new) {
+                changed.insert(keys::list(facet, order, &order.point(old)), None);
+                changed.insert(keys::list(facet, order, &order.point(new)), Some(Bytes::new()));
+            }
+        }
+        return;
+    }
+    let (before, after) = (index_keys(old), index_keys(new));
     changed.extend(before.difference(&after).map(|key| (key.clone(), None)));
     changed.extend(after.difference(&before).map(|key| (key.clone(), Some(Bytes::new()))));
 }
 
-/// The index keys of `meta`, without the orders in which it stands where `other` stands too.
-fn index_keys(meta: Option<&SessionMeta>, other: Option<&SessionMeta>) -> BTreeSet<Vec<u8>> {
+/// Every key of `meta` in the list indexes.
+fn index_keys(meta: Option<&SessionMeta>) -> BTreeSet<Vec<u8>> {
     let Some(meta) = meta else { return BTreeSet::new() };
-    // An append moves one time and nothing else: the keys of the other orders need not even be built.
-    let same_facets = other.is_some_and(|other| other.status == meta.status && other.metadata == meta.metadata);
     let facets = FacetKey::of_meta(meta);
-    let mut keys = BTreeSet::new();
-    for order in [ListOrder::CreatedAsc, ListOrder::CreatedDesc, ListOrder::UpdatedDesc] {
+    let orders = [ListOrder::CreatedAsc, ListOrder::CreatedDesc, ListOrder::UpdatedDesc];
+    let of_order = |order: ListOrder| {
         let point = order.point(meta);
-        if same_facets && other.is_some_and(|other| order.point(other) == point) {
-            continue;
-        }
-        keys.extend(facets.iter().map(|facet| keys::list(*facet, order, &point)));
-    }
-    keys
+        facets.iter().map(move |facet| keys::list(*facet, order, &point)).collect::<Vec<_>>()
+    };
+    orders.into_iter().flat_map(of_order).collect()
 }
 
 #[cfg(test)]

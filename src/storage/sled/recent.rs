@@ -1,8 +1,8 @@
-//! Owns: entries that were read lately, parsed. A page of a transcript is a hundred lookups in sled and a hundred parsed
+//! Owns: entries that were read or written lately, parsed. A page of a transcript is a hundred lookups in sled and a hundred parsed
 //! records, and live transcripts are read again and again.
 //!
-//! Correct by the lock of the layers: readers add under its shared side, commits forget under its exclusive side, so
-//! no reader can add what a commit has replaced. Bounded in bytes; what was not read for a while goes first.
+//! Correct by the lock of the layers: readers add under its shared side, commits forget and add under its exclusive side,
+//! so no reader can add what a commit has replaced. Bounded in bytes; what was not read for a while goes first.
 
 use std::collections::HashMap;
 use std::collections::hash_map::RandomState;
@@ -10,7 +10,6 @@ use std::hash::BuildHasher;
 use std::sync::{Mutex, PoisonError};
 
 use crate::machine::entry::Entry;
-use crate::storage::kv::Changed;
 use crate::storage::view::ParsedEntries;
 
 /// Readers on different cores rarely meet in one shard.
@@ -29,22 +28,13 @@ pub struct Recent {
     half_bytes: usize,
 }
 
-/// The recent entries as one look at the layers uses them.
-pub struct Seen<'a> {
-    pub recent: &'a Recent,
-    /// What changes now is read from here, and would be forgotten again before it is read twice.
-    pub active: &'a Changed,
-}
-
-impl ParsedEntries for Seen<'_> {
+impl ParsedEntries for Recent {
     fn get(&self, key: &[u8]) -> Option<Entry> {
-        self.recent.get(key)
+        Recent::get(self, key)
     }
 
     fn keep(&self, key: Vec<u8>, entry: &Entry) {
-        if !self.active.contains_key(&key) {
-            self.recent.keep(key, entry);
-        }
+        Recent::keep(self, key, entry);
     }
 }
 
