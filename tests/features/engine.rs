@@ -243,7 +243,8 @@ impl EngineWorld {
     pub async fn serving(&self) -> String {
         let begun = Instant::now();
         loop {
-            let question = json!({ "function_id": "session::get", "namespace": self.namespace });
+            // The last one that a node registers.
+            let question = json!({ "function_id": "session::update-message", "namespace": self.namespace });
             if let Ok(info) = self.call("engine::functions::info", question).await
                 && let Some(worker) = info["worker_name"].as_str()
                 && self.call("session::get", json!({ "session_id": "nobody" })).await.is_ok()
@@ -341,6 +342,11 @@ impl EngineWorld {
             drop(edge);
         }
         self.nodes.clear();
+        if !self.is_embedded() {
+            // Its configuration is one for all, and outlives the scenario.
+            let nothing = json!({ "id": "session-manager", "value": {} });
+            let _ = self.call("configuration::set", nothing).await;
+        }
         if let Some(stored) = &self.stored {
             stored.client.shutdown_async().await;
         }

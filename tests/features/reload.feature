@@ -1,10 +1,10 @@
 @engine
 Feature: The data of a node is swapped while it runs
 
-  @embedded
   # Prevents: a node that must be stopped to move its data, subscribers that go deaf, and calls that fail meanwhile.
   Scenario: From files to the replicated log, to a bridge and back, with subscribers attached
-    Given a configuration worker
+    Given everything is in the default namespace
+    And a configuration worker
     And a main elsewhere
     And the stored configuration is {"adapter": {"name": "fs", "config": {"data_dir": "DIR/one"}}}
     And a node "a" on the engine, with its settings stored

@@ -15,8 +15,19 @@ use super::sdk::{Connection, EngineError, Handler};
 const CONNECT_MAX: Duration = Duration::from_secs(60);
 /// The engine answers questions about itself at once, or not at all.
 const ANSWER_MAX: Duration = Duration::from_secs(5);
-/// The function of ours whose owner tells who serves.
-const TELLTALE: &str = "session::get";
+/// The functions of ours whose owners tell who serves: they are registered one after the other, and withdrawn the other
+/// way round, so the first and the last speak for those between.
+const TELLTALES: [&str; 2] = ["session::append", "session::update-message"];
+
+/// Who serves our functions on an engine.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Serving {
+    Nobody,
+    /// The worker of this name.
+    Worker(String),
+    /// Some of them are this worker's, others another's or nobody's.
+    InPart(String),
+}
 
 /// One replica's word with its engine.
 pub struct Control {
@@ -79,9 +90,18 @@ impl Control {
         self.connection.call(function_id, payload, ANSWER_MAX).await
     }
 
-    /// The name of the worker that serves our functions on this engine, if any does.
-    pub async fn serving(&self) -> Result<Option<String>, EngineError> {
-        let mut question = json!({ "function_id": TELLTALE });
+    pub async fn serving(&self) -> Result<Serving, EngineError> {
+        let [first, last] = TELLTALES.map(|function_id| self.owner_of(function_id));
+        Ok(match (first.await?, last.await?) {
+            (None, None) => Serving::Nobody,
+            (Some(first), Some(last)) if first == last => Serving::Worker(first),
+            (Some(one), _) | (None, Some(one)) => Serving::InPart(one),
+        })
+    }
+
+    /// The name of the worker that serves a function of ours on this engine, if any does.
+    async fn owner_of(&self, function_id: &str) -> Result<Option<String>, EngineError> {
+        let mut question = json!({ "function_id": function_id });
         if let Some(namespace) = &self.settings.namespace {
             question["namespace"] = json!(namespace);
         }

@@ -12,7 +12,7 @@ use tokio::time::{Instant, interval, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::Sharing;
-use super::control::Control;
+use super::control::{Control, Serving};
 use super::functions::Functions;
 use super::ledger::{Ledger, attach_name};
 use super::pump::Pump;
@@ -116,9 +116,11 @@ impl Replica {
     async fn await_handover(&self) {
         let mine = &self.control.settings.name;
         let gone = async {
-            while let Ok(Some(owner)) = self.control.serving().await {
-                if owner == *mine {
-                    return;
+            while let Ok(serving) = self.control.serving().await {
+                match serving {
+                    Serving::Nobody => return,
+                    Serving::Worker(owner) | Serving::InPart(owner) if owner == *mine => return,
+                    Serving::Worker(_) | Serving::InPart(_) => {}
                 }
                 let _ = timeout(Duration::from_millis(25), self.control.workers_changed()).await;
             }
@@ -242,11 +244,18 @@ impl Turn {
             self.back_since = None;
             self.subscribers.sweep();
         }
-        match control.serving().await {
-            Ok(Some(owner)) if owner == self.connection.name() => self.warned = false,
-            Ok(owner) => {
+        let mine = Serving::Worker(self.connection.name().to_owned());
+        let mut serving = control.serving().await;
+        if serving.as_ref().is_ok_and(|serving| *serving != mine) {
+            // What we registered may still be on its way.
+            self.connection.flush().await;
+            serving = control.serving().await;
+        }
+        match serving {
+            Ok(serving) if serving == mine => self.warned = false,
+            Ok(serving) => {
                 if !std::mem::replace(&mut self.warned, true) {
-                    tracing::warn!(?owner, "the engine does not route session::* to this replica; registering again");
+                    tracing::warn!(?serving, "the engine does not route session::* to this replica; registering again");
                 }
                 self.functions.repeat();
             }
