@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use tokio::sync::Notify;
 
 use super::EngineSettings;
+use super::pump::fence_of;
 use super::sdk::{Connection, EngineError, Handler};
 
 /// How long a node waits for its engine when it starts. A supervisor starts it again.
@@ -88,6 +89,15 @@ impl Control {
 
     pub async fn call(&self, function_id: &str, payload: Value) -> Result<Value, EngineError> {
         self.connection.call(function_id, payload, ANSWER_MAX).await
+    }
+
+    /// Whether a worker that serves, or served, answers within this time. A process that is stopped keeps its connection.
+    pub async fn answers(&self, worker: &str, within: Duration) -> bool {
+        match self.connection.call(&fence_of(worker), json!({}), within).await {
+            Ok(_) => true,
+            // It left, which is an answer too.
+            Err(error) => error.is_missing_function() || error.code == "invocation_stopped",
+        }
     }
 
     pub async fn serving(&self) -> Result<Serving, EngineError> {

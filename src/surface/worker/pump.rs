@@ -30,6 +30,11 @@ const FENCE_MAX: Duration = Duration::from_secs(20);
 /// How often it is looked how far the feed has come while nothing is on its way: what nobody wanted counts as delivered.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
+/// The function that tells that a worker is there, and that the engine has read what it sent before.
+pub fn fence_of(worker: &str) -> String {
+    format!("session-manager::fence::{worker}")
+}
+
 /// Tells how far the feed has handed out what goes through a pump.
 pub trait Progress: Send + Sync + 'static {
     fn reached(&self) -> Option<Reached>;
@@ -69,7 +74,7 @@ pub struct Pump {
 
 impl Pump {
     pub fn new(connection: Arc<Connection>) -> Arc<Pump> {
-        let fence = format!("session-manager::fence::{}", connection.name());
+        let fence = fence_of(connection.name());
         let nothing: Handler = Arc::new(|_, _| Box::pin(std::future::ready(Ok(Value::Null))));
         connection.listen(&fence, "Internal: answers its own worker, to know what the engine has read.", nothing);
         Arc::new(Pump { connection, fence, queue: Mutex::default(), wake: Notify::new(), emptied: Notify::new() })

@@ -25,8 +25,11 @@ use crate::proposal::Undone;
 use crate::proposal::cursor::Cursors;
 use crate::surface::Service;
 
-/// How long a new leader waits for the one before it to let go. One that died is gone already.
-const HANDOVER_MAX: Duration = Duration::from_millis(300);
+/// How long a new leader waits for the one before it to let go, as long as that one gives signs of life. One that died is
+/// gone already.
+const HANDOVER_MAX: Duration = Duration::from_secs(3);
+/// One that is silent for so long is frozen, and nobody waits for it.
+const SIGN_OF_LIFE_MAX: Duration = Duration::from_millis(300);
 /// How often the engine is asked who serves, beside whenever somebody comes or goes.
 const CHECK_EVERY: Duration = Duration::from_secs(1);
 /// How long the engine may take to repeat its bindings after a lost connection.
@@ -117,15 +120,21 @@ impl Replica {
         let mine = &self.control.settings.name;
         let gone = async {
             while let Ok(serving) = self.control.serving().await {
-                match serving {
-                    Serving::Nobody => return,
-                    Serving::Worker(owner) | Serving::InPart(owner) if owner == *mine => return,
-                    Serving::Worker(_) | Serving::InPart(_) => {}
+                let owner = match serving {
+                    Serving::Nobody => return true,
+                    Serving::Worker(owner) | Serving::InPart(owner) => owner,
+                };
+                if owner == *mine {
+                    return true;
+                }
+                if !self.control.answers(&owner, SIGN_OF_LIFE_MAX).await {
+                    return false;
                 }
                 let _ = timeout(Duration::from_millis(25), self.control.workers_changed()).await;
             }
+            true
         };
-        if timeout(HANDOVER_MAX, gone).await.is_err() {
+        if !timeout(HANDOVER_MAX, gone).await.unwrap_or(false) {
             tracing::warn!("the replica that served before does not let go; taking over");
         }
     }
