@@ -83,7 +83,10 @@ async fn malformed_messages_are_refused_by_every_call_and_change_nothing() {
     let address = format!("http://{}", node.peer_address().unwrap());
     let channel = Endpoint::from_shared(address).unwrap().connect().await.unwrap();
     let calls = [
-        ("peer.v1.Peer", &["Invite", "Vote", "PreVote", "Append", "InstallSnapshot", "TransferLeader"][..]),
+        (
+            "peer.v1.Peer",
+            &["Invite", "Vote", "PreVote", "Append", "AppendStream", "InstallSnapshot", "TransferLeader"][..],
+        ),
         ("peer.v1.Peer", &["ReadIndex", "Forward"]),
         ("admin.v1.Admin", &["Init", "AddLearner", "Promote", "Remove", "TransferLeader", "Snapshot"]),
     ];

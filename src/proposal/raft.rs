@@ -17,6 +17,7 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 use tokio::sync::Semaphore;
 use tokio::time::timeout_at;
+use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use super::mint::Mint;
@@ -266,6 +267,7 @@ fn serve(
         snapshots: replica.snapshots().clone(),
         disk: replica.disk().clone(),
         on_cluster: on_cluster.clone(),
+        closing: CancellationToken::new(),
     };
     let admin = AdminService {
         council: replica.council().clone(),

@@ -56,7 +56,7 @@ pub struct Listener {
 
 impl Listener {
     pub fn serve(bound: Bound, peers: PeerService, admin: AdminService) -> Listener {
-        let close = CancellationToken::new();
+        let close = peers.closing.clone();
         let peers = PeerServer::new(peers)
             .max_decoding_message_size(MESSAGE_BYTES_MAX)
             .max_encoding_message_size(MESSAGE_BYTES_MAX);

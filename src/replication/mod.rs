@@ -16,6 +16,7 @@ pub mod identity;
 pub mod hop;
 pub mod channels;
 pub mod wire;
+mod append_stream;
 pub mod network;
 pub mod snapshot_transfer;
 pub mod leader;

@@ -1,11 +1,12 @@
 //! Owns: what openraft says to peers, over gRPC. Every call ends: by its answer, or by its time.
-//! Never: a layout of openraft's on the wire (`wire.rs` translates), or its request stream in the transport's hands: a
-//! stream that outlived its connection would replay what was taken back.
+//! Never: a layout of openraft's on the wire (`wire.rs` translates), nor how a stream of entries is driven (`append_stream.rs`).
 
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::future::BoxFuture;
+use futures::{FutureExt, Stream};
 use openraft::OptionalSend;
 use openraft::errors::{RPCError, ReplicationClosed, StreamingError, Unreachable};
 use openraft::network::{Backoff, RPCOption, RaftNetworkFactory, RaftNetworkV2};
@@ -19,6 +20,7 @@ use tonic::transport::Channel;
 use tonic::{Code, Response, Status};
 use tracing::warn;
 
+use super::append_stream;
 use super::channels::{Channels, Purpose};
 use super::hop::Me;
 use super::snapshot_transfer;
@@ -76,7 +78,7 @@ impl RaftNetworkFactory<Types> for Peers {
 }
 
 impl Connection {
-    fn hop(&self) -> crate::proto::peer::Hop {
+    pub(super) fn hop(&self) -> crate::proto::peer::Hop {
         self.peers.me.hop(self.node, &self.peer)
     }
 
@@ -89,22 +91,34 @@ impl Connection {
     where
         Calling: Future<Output = Result<Response<Answer>, Status>>,
     {
-        let client = self.peers.channels.peer(&self.peer.address, self.purpose);
-        let client = client.map_err(|why| self.unreachable(&why))?;
+        let client = self.client()?;
         match timeout(within, call(client)).await {
             Ok(Ok(answer)) => {
                 self.refused = None;
                 Ok(answer.into_inner())
             }
             Ok(Err(status)) => Err(self.refused(status)),
-            Err(_) => {
-                self.peers.channels.forget(&self.peer.address, self.purpose);
-                Err(self.unreachable(&format!("no answer within {within:?}")))
-            }
+            Err(_) => Err(self.hangs(within)),
         }
     }
 
-    fn refused(&mut self, status: Status) -> Unreachable<Types> {
+    pub(super) fn client(&self) -> Result<PeerClient<Channel>, Unreachable<Types>> {
+        let client = self.peers.channels.peer(&self.peer.address, self.purpose);
+        client.map_err(|why| self.unreachable(&why))
+    }
+
+    /// Drops a connection that let a call run out of its time.
+    pub(super) fn hangs(&self, within: Duration) -> Unreachable<Types> {
+        self.peers.channels.forget(&self.peer.address, self.purpose);
+        self.unreachable(&format!("no answer within {within:?}"))
+    }
+
+    /// It takes what it is sent: another refusal would be news again.
+    pub(super) fn is_understood(&mut self) {
+        self.refused = None;
+    }
+
+    pub(super) fn refused(&mut self, status: Status) -> Unreachable<Types> {
         let why = status.message().to_owned();
         let needs_operator = matches!(status.code(), Code::FailedPrecondition | Code::InvalidArgument | Code::DataLoss);
         if needs_operator && self.refused.as_ref() != Some(&why) {
@@ -114,7 +128,7 @@ impl Connection {
         self.unreachable(&why)
     }
 
-    fn unreachable(&self, why: &str) -> Unreachable<Types> {
+    pub(super) fn unreachable(&self, why: &str) -> Unreachable<Types> {
         Unreachable::from_string(format!("node {} at {:?}: {why}", self.node, self.peer.address))
     }
 
@@ -132,9 +146,20 @@ impl RaftNetworkV2<Types> for Connection {
         option: RPCOption,
     ) -> Result<AppendEntriesResponse<Types>, RPCError<Types>> {
         let within = if request.entries.is_empty() { option.soft_ttl() } else { option.soft_ttl().max(APPEND_TIMEOUT) };
-        let request = wire::spell_append(self.hop(), request);
+        let request = wire::spell_append(Some(self.hop()), request);
         let answer = self.call(within, |mut client| async move { client.append(request).await }).await?;
         Ok(self.understood(wire::appended(answer))?)
+    }
+
+    fn stream_append<'s, S>(
+        &'s mut self,
+        input: S,
+        _option: RPCOption,
+    ) -> BoxFuture<'s, Result<append_stream::Answers<'s>, RPCError<Types>>>
+    where
+        S: Stream<Item = AppendEntriesRequest<Types>> + OptionalSend + Unpin + 'static,
+    {
+        append_stream::send(self, input).boxed()
     }
 
     async fn vote(

@@ -5,9 +5,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures::future::join_all;
+use futures::stream::BoxStream;
 use openraft::async_runtime::WatchReceiver;
 use openraft::errors::RaftError;
 use openraft::type_config::alias::SnapshotOf;
+use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status, Streaming};
 use tracing::{info, warn};
 
@@ -16,7 +18,7 @@ use super::hop::{Me, lost_disk};
 use super::reads::{Reads, Unconfirmed};
 use super::replica::Raft;
 use super::types::Types;
-use super::{snapshot_transfer, wire};
+use super::{append_stream, snapshot_transfer, wire};
 use crate::proto::peer::peer_server::Peer;
 use crate::proto::peer::read_index_response::Outcome as ReadIndex;
 use crate::proto::peer::snapshot_part::Part;
@@ -42,6 +44,8 @@ pub struct PeerService {
     pub disk: Arc<dyn Disk>,
     /// Told the cluster id when this node joins, before the first entry can arrive.
     pub on_cluster: Option<OnCluster>,
+    /// Ends the calls that would not end by themselves.
+    pub closing: CancellationToken,
 }
 
 pub type OnCluster = Arc<dyn Fn(&str) + Send + Sync>;
@@ -121,6 +125,19 @@ impl Peer for PeerService {
         self.accept(request.hop.as_ref())?;
         let answer = self.raft.append_entries(wire::append(request)?).await.map_err(fatal)?;
         Ok(Response::new(wire::spell_appended(&answer)))
+    }
+
+    type AppendStreamStream = BoxStream<'static, Result<AppendResponse, Status>>;
+
+    async fn append_stream(
+        &self,
+        request: Request<Streaming<AppendRequest>>,
+    ) -> Result<Response<Self::AppendStreamStream>, Status> {
+        let mut requests = request.into_inner();
+        let none = || Status::invalid_argument("a stream of entries begins with a request");
+        let first = requests.message().await?.ok_or_else(none)?;
+        self.accept(first.hop.as_ref())?;
+        Ok(Response::new(append_stream::receive(&self.raft, first, requests, self.closing.clone())))
     }
 
     async fn install_snapshot(

@@ -67,9 +67,10 @@ pub fn vote_response(spelled: peer::VoteResponse) -> Result<VoteResponse<Types>,
     Ok(VoteResponse::new(vote(spelled.vote)?, log_id(spelled.last_log)?, spelled.granted))
 }
 
-pub fn spell_append(hop: peer::Hop, request: AppendEntriesRequest<Types>) -> peer::AppendRequest {
+/// `hop`: for a call of its own, and for the first request of a stream.
+pub fn spell_append(hop: Option<peer::Hop>, request: AppendEntriesRequest<Types>) -> peer::AppendRequest {
     peer::AppendRequest {
-        hop: Some(hop),
+        hop,
         vote: spell_vote(&request.vote),
         previous: spell_log_id(&request.prev_log_id),
         entries: request.entries.into_iter().map(|entry| types::our_entry(entry).spell()).collect(),
@@ -220,7 +221,7 @@ mod tests {
             entries: indexes.iter().map(entry).collect(),
             leader_commit: Some(id(previous)),
         };
-        spell_append(peer::Hop::default(), request)
+        spell_append(Some(peer::Hop::default()), request)
     }
 
     #[test]

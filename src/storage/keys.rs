@@ -161,8 +161,11 @@ pub fn seq(session_id: &SessionId) -> Vec<u8> {
 }
 
 pub fn entry(session_id: &SessionId, entry_id: &EntryId) -> Vec<u8> {
-    let mut key = entries(session_id);
-    put_text(&mut key, entry_id.as_str());
+    let (session_id, entry_id) = (session_id.as_str(), entry_id.as_str());
+    let mut key = Vec::with_capacity(session_id.len() + entry_id.len() + 5);
+    key.push(Family::Entry as u8);
+    put_text(&mut key, session_id);
+    put_text(&mut key, entry_id);
     key
 }
 
@@ -212,6 +215,7 @@ pub fn lists(facet: FacetKey, order: ListOrder) -> Vec<u8> {
 
 pub fn list(facet: FacetKey, order: ListOrder, point: &ListPoint) -> Vec<u8> {
     let mut key = lists(facet, order);
+    key.reserve(point.session_id.as_str().len() + 10);
     key.extend(time_bytes(order, point.time));
     put_text(&mut key, point.session_id.as_str());
     key
@@ -333,12 +337,13 @@ const ESCAPED_ZERO: u8 = 0xFF;
 const END: u8 = 0x01;
 
 fn put_text(key: &mut Vec<u8>, text: &str) {
-    for byte in text.bytes() {
-        key.push(byte);
-        if byte == 0 {
-            key.push(ESCAPED_ZERO);
-        }
+    let mut rest = text.as_bytes();
+    while let Some(zero) = rest.iter().position(|byte| *byte == 0) {
+        key.extend_from_slice(&rest[..=zero]);
+        key.push(ESCAPED_ZERO);
+        rest = &rest[zero + 1..];
     }
+    key.extend_from_slice(rest);
     key.extend([0, END]);
 }
 

@@ -18,6 +18,7 @@ mod moment;
 mod recent;
 mod undo;
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -178,13 +179,22 @@ impl Layers {
                 grown -= key_cost + gone.map_or(0, |gone| gone.len()) as isize;
                 continue;
             }
-            if value.is_some() && self.is_new_place(&key) {
-                self.fresh.insert(key.clone());
+            match self.active.entry(key) {
+                Entry::Occupied(mut present) => {
+                    let old = present.insert(value);
+                    grown += length - old.map_or(0, |old| old.len()) as isize;
+                }
+                Entry::Vacant(absent) => {
+                    // A place in a list is put only where the state has none: unless a layer on its way says otherwise,
+                    // the base cannot hold it either.
+                    let known = |sealed: &Sealed| sealed.changed.contains_key(absent.key());
+                    if value.is_some() && keys::is_list(absent.key()) && !self.sealed.iter().any(known) {
+                        self.fresh.insert(absent.key().clone());
+                    }
+                    absent.insert(value);
+                    grown += length + key_cost;
+                }
             }
-            grown += match self.active.insert(key, value) {
-                Some(old) => length - old.map_or(0, |old| old.len()) as isize,
-                None => length + key_cost,
-            };
         }
         grown
     }
@@ -215,14 +225,6 @@ impl Layers {
         for ((session_id, entry_id), entry) in put {
             self.recent.keep(keys::entry(session_id, entry_id), entry);
         }
-    }
-
-    /// Whether a place in a list is taken for the first time as far as all layers know. The base cannot hold it either: a
-    /// place is put there only where the state has none.
-    fn is_new_place(&self, key: &[u8]) -> bool {
-        keys::is_list(key)
-            && !self.active.contains_key(key)
-            && !self.sealed.iter().any(|sealed| sealed.changed.contains_key(key))
     }
 }
 

@@ -6,8 +6,10 @@
 
 use std::collections::HashMap;
 use std::collections::hash_map::RandomState;
-use std::hash::BuildHasher;
+use std::hash::{BuildHasher, Hasher};
 use std::sync::{Mutex, PoisonError};
+
+use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::machine::entry::Entry;
 use crate::storage::view::ParsedEntries;
@@ -23,7 +25,7 @@ const OVERHEAD_BYTES: usize = 400;
 
 pub struct Recent {
     shards: [Mutex<Shard>; SHARDS],
-    hasher: RandomState,
+    seed: Seed,
     /// The most that the young half of one shard holds before it becomes the old half.
     half_bytes: usize,
 }
@@ -38,18 +40,49 @@ impl ParsedEntries for Recent {
     }
 }
 
+/// Hashes keys: they are long, and a page asks for a hundred of them. Seeded by chance, so that nobody can choose ids that
+/// fall into one bucket.
+#[derive(Debug, Clone, Copy)]
+struct Seed(u64);
+
+struct KeyHasher(u64);
+
+impl BuildHasher for Seed {
+    type Hasher = KeyHasher;
+
+    fn build_hasher(&self) -> KeyHasher {
+        KeyHasher(self.0)
+    }
+}
+
+impl Hasher for KeyHasher {
+    fn write(&mut self, bytes: &[u8]) {
+        self.0 = xxh3_64_with_seed(bytes, self.0);
+    }
+
+    fn write_usize(&mut self, _length: usize) {
+        // The bytes of a key tell its length already.
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}
+
 /// Two halves: an entry of the old one that is read again becomes young; when the young half is full it takes the place
 /// of the old one.
-#[derive(Default)]
 struct Shard {
-    young: HashMap<Vec<u8>, Entry>,
+    young: HashMap<Vec<u8>, Entry, Seed>,
     young_bytes: usize,
-    old: HashMap<Vec<u8>, Entry>,
+    old: HashMap<Vec<u8>, Entry, Seed>,
 }
 
 impl Recent {
     pub fn new(bytes_max: usize) -> Recent {
-        Recent { shards: Default::default(), hasher: RandomState::new(), half_bytes: bytes_max / SHARDS / 2 }
+        let seed = Seed(RandomState::new().hash_one(0));
+        let empty = || HashMap::with_hasher(seed);
+        let shard = |_| Mutex::new(Shard { young: empty(), young_bytes: 0, old: empty() });
+        Recent { shards: std::array::from_fn(shard), seed, half_bytes: bytes_max / SHARDS / 2 }
     }
 
     pub fn get(&self, key: &[u8]) -> Option<Entry> {
@@ -80,7 +113,7 @@ impl Recent {
     }
 
     fn place(&self, key: &[u8]) -> usize {
-        self.hasher.hash_one(key) as usize % SHARDS
+        (self.seed.hash_one(key) >> 32) as usize % SHARDS
     }
 
     fn shard(&self, key: &[u8]) -> &Mutex<Shard> {
@@ -95,7 +128,8 @@ impl Shard {
             self.young_bytes -= weight(&replaced);
         }
         if self.young_bytes > half_bytes {
-            self.old = std::mem::take(&mut self.young);
+            std::mem::swap(&mut self.old, &mut self.young);
+            self.young.clear();
             self.young_bytes = 0;
         }
     }

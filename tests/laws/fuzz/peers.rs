@@ -106,7 +106,7 @@ const KINDS: usize = 8;
 fn understand(bytes: &[u8]) -> Result<(), TestCaseError> {
     let spelled = peer::Hop::default;
     if let Ok(Ok(read)) = peer::AppendRequest::decode(bytes).map(wire::append) {
-        let again = wire::append(wire::spell_append(spelled(), read.clone())).expect("it was understood before");
+        let again = wire::append(wire::spell_append(Some(spelled()), read.clone())).expect("it was understood before");
         prop_assert_eq!(format!("{read:?}"), format!("{again:?}"));
         let previous = read.prev_log_id.map(|previous| previous.index);
         for (place, entry) in read.entries.iter().enumerate() {
