@@ -72,7 +72,7 @@ pub fn session_of(question: &Query) -> Option<&SessionId> {
         | Query::Leaf(session_id)
         | Query::Entries(session_id) => Some(session_id),
         Query::Messages(query) => Some(&query.session_id),
-        Query::List(_) | Query::Metas | Query::Cursor(_) => None,
+        Query::List(_) | Query::Metas | Query::Cursor(_) | Query::Cursors(_) => None,
     }
 }
 

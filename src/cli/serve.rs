@@ -266,7 +266,8 @@ impl ServeArgs {
             EngineUse::Shared => Sharing::Shared,
             EngineUse::Own => Sharing::Own,
         };
-        Some(EngineSettings { url: given(&self.url)?, namespace: given(&self.namespace), name, sharing })
+        let (url, namespace, node_id) = (given(&self.url)?, given(&self.namespace), config.node_id);
+        Some(EngineSettings { url, namespace, name, node_id, sharing })
     }
 }
 

@@ -199,12 +199,19 @@ impl Feed {
 
     /// Makes a binding live: first what it missed since `after`, if it names a position, then everything to come.
     /// One under the same key is replaced without a gap: the new one goes on where the old one stands.
-    pub fn bind(&self, mut binding: Binding) -> Result<(), String> {
-        let number = binding.key.owner;
-        let named = binding.after;
-        if let Some(after) = named {
+    pub fn bind(&self, binding: Binding) -> Result<(), String> {
+        if let Some(after) = binding.after {
             self.check(after)?;
         }
+        self.resume(binding);
+        Ok(())
+    }
+
+    /// The same for a subscriber that did not choose the position: if that is too far back it gets what is kept, and is
+    /// told what it missed.
+    pub fn resume(&self, mut binding: Binding) {
+        let number = binding.key.owner;
+        let named = binding.after;
         let mut state = locked(&self.state);
         let stands = state.settle(number);
         if let Some(old) = state.bindings.get(&binding.key) {
@@ -212,7 +219,7 @@ impl Feed {
             if named <= seen {
                 binding.after = begun;
                 state.bindings.insert(binding, seen);
-                return Ok(());
+                return;
             }
         }
         let is_behind = state.bindings.owner(number).is_some_and(|owner| owner.is_behind());
@@ -221,7 +228,7 @@ impl Feed {
             let now = Some(self.now());
             binding.after = now;
             state.bindings.insert(binding, now);
-            return Ok(());
+            return;
         };
         state.bindings.insert(binding, Some(after));
         let missed_nothing = stands.is_some_and(|stands| after >= stands);
@@ -234,7 +241,6 @@ impl Feed {
             }
             self.published.notify_one();
         }
-        Ok(())
     }
 
     /// Where a subscriber stands that has seen everything so far.
@@ -377,15 +383,15 @@ impl Feed {
 
     /// The last event that was handed to a subscriber that is not behind, or that was none of its business.
     pub fn stands(&self, owner: u64) -> Option<Position> {
+        locked(&self.state).stands(owner)
+    }
+
+    /// Removes all bindings of a subscriber that goes on elsewhere. Returns where it stood.
+    pub fn release(&self, owner: u64) -> Option<Position> {
         let mut state = locked(&self.state);
-        let dispatched = state.dispatched;
-        let owner = state.bindings.owner(owner)?;
-        if owner.has_untold_loss() {
-            // Who took this for its place would never be told that events are lost to it.
-            return None;
-        }
-        let begun = owner.bounds.values().filter_map(|bound| bound.binding.after).max();
-        if owner.is_behind() { owner.cursor } else { dispatched.max(begun) }
+        let stood = state.stands(owner);
+        state.bindings.remove_owner(owner);
+        stood
     }
 
     /// Dispatches up to `most` events. True: there is more.
@@ -482,6 +488,18 @@ impl EventSink for Feed {
 }
 
 impl State {
+    fn stands(&mut self, number: u64) -> Option<Position> {
+        let dispatched = self.dispatched;
+        let owner = self.bindings.owner(number)?;
+        if owner.has_untold_loss() {
+            // Who took this for its place would never be told that events are lost to it.
+            return None;
+        }
+        // A binding may begin after an event that another one is still to be handed: the one that began first counts.
+        let begun = owner.bounds.values().filter_map(|bound| bound.binding.after).min();
+        if owner.is_behind() { owner.cursor } else { dispatched.max(begun) }
+    }
+
     /// Where a subscriber stands: it was handed everything that matched up to here. Its bindings are told so, since what
     /// matched differently when it happened must not be handed over when the feed is read once more.
     fn settle(&mut self, number: u64) -> Option<Position> {

@@ -160,6 +160,10 @@ impl View for Lines {
         Ok(None)
     }
 
+    fn cursors(&self, _: &str) -> Result<Vec<(String, Position)>, Fault> {
+        Ok(Vec::new())
+    }
+
     fn clock_ms(&self) -> Result<i64, Fault> {
         Ok(0)
     }
@@ -575,4 +579,31 @@ async fn many_stuck_streams_together_hold_little() {
         }
     }
     assert_eq!(indexes, (1..=100).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_subscriber_stands_no_further_than_the_binding_that_was_handed_least() {
+    let feed = Feed::new(FeedSettings::default());
+    feed.starts_after(at(1));
+    let seen = Arc::new(Seen::default());
+    feed.bind(binding(&seen, "session::deleted", None)).unwrap();
+    feed.publish(vec![event(2)]);
+    // It begins after the event that the first one still waits for.
+    feed.bind(binding(&seen, "session::store::events", None)).unwrap();
+    assert_eq!(feed.stands(1), Some(at(1)));
+    feed.drain(usize::MAX);
+    assert_eq!(feed.stands(1), Some(at(2)));
+    assert_eq!(feed.release(1), Some(at(2)));
+    assert_eq!((feed.stands(1), feed.bindings()), (None, 0));
+}
+
+#[tokio::test]
+async fn a_subscriber_that_is_resumed_too_far_back_gets_what_is_kept_and_is_told() {
+    let (world, seen) = (World::new(1), Arc::new(Seen::default()));
+    world.publish(1..=9);
+    world.kept.trim(4);
+    world.feed.resume(binding(&seen, "session::deleted", Some(2)));
+    seen.gets(5..=9).await;
+    let first = locked(&seen.got)[0].2["session-manager"].clone();
+    assert_eq!(first["compacted"], "c.0.4.0");
 }

@@ -96,6 +96,9 @@ pub trait View {
     /// How far the events are delivered through an attach point.
     fn cursor(&self, attach: &str) -> Result<Option<Position>, Fault>;
 
+    /// The same for every attach point whose name starts so, in the order of their names.
+    fn cursors(&self, starting: &str) -> Result<Vec<(String, Position)>, Fault>;
+
     /// The latest stamp applied so far, in milliseconds.
     fn clock_ms(&self) -> Result<i64, Fault>;
 }
@@ -126,5 +129,6 @@ pub enum Change {
     TrimFeed {
         upto: FeedPlace,
     },
-    SetCursor(String, Position),
+    /// `None`: the attach point is gone.
+    SetCursor(String, Option<Position>),
 }

@@ -68,12 +68,14 @@ impl Core {
     }
 
     /// What is served on an engine.
-    pub fn served(&self) -> Served {
+    pub fn served(self: &Arc<Core>) -> Served {
+        let core = Arc::downgrade(self);
         Served {
             service: self.calls.clone(),
             feed: self.feed.clone(),
             leads: self.signals.leads.subscribe(),
             refresh: self.refresh.clone(),
+            cursors: Arc::new(move || core.upgrade()?.running().as_ref()?.data.cursors()),
         }
     }
 
@@ -181,6 +183,7 @@ impl Core {
         let door = door.map(|door| std::mem::replace(&mut running.door, door));
         running.door.change(&next, &self.bus);
         running.data.store.change(&next);
+        running.data.keep_feed(&next, &self.origin.ground);
         let runtime = self.calls.swap(runtime(&next, running.data.store.adapter()));
         running.config = next;
         Before { data, door, runtime }

@@ -13,6 +13,7 @@ use tokio_util::task::AbortOnDropHandle;
 use super::{Ground, OpenStore, bus_settings, close_store, connections_max, ended, keeper, open_store};
 use crate::config::Config;
 use crate::events::deliver::Feed;
+use crate::proposal::cursor::Cursors;
 use crate::proposal::retention::Keeper;
 use crate::surface::bus::Bus;
 use crate::surface::endpoint::{self, EndpointSettings, LiveLimits};
@@ -34,10 +35,25 @@ impl Data {
         let (store, feed) = open_store(config, ground, instance).await?;
         let close_feed = CancellationToken::new();
         let dispatch = tokio::spawn(feed.clone().dispatch(close_feed.clone()));
-        let keeper = keeper(config, &store, ground);
-        let tend = |keeper: Keeper| AbortOnDropHandle::new(tokio::spawn(keeper.tend(close_feed.clone())));
-        let retention = keeper.map(tend);
-        Ok(Data { store, feed, dispatch, retention, close_feed })
+        let mut data = Data { store, feed, dispatch, retention: None, close_feed };
+        data.keep_feed(config, ground);
+        Ok(data)
+    }
+
+    /// From now on the feed is kept as long as these settings say.
+    pub fn keep_feed(&mut self, config: &Config, ground: &Ground) {
+        let close_feed = self.close_feed.clone();
+        let tend = |keeper: Keeper| AbortOnDropHandle::new(tokio::spawn(keeper.tend(close_feed)));
+        self.retention = keeper(config, &self.store, ground).map(tend);
+    }
+
+    /// Where it is kept how far the events of this data were delivered, with their feed.
+    pub fn cursors(&self) -> Option<(Arc<Feed>, Cursors)> {
+        match &self.store {
+            OpenStore::Raft(adapter) => Some((self.feed.clone(), Cursors::new(adapter.clone()))),
+            // Files of this format have no place for it, and an edge hears everything from its main.
+            OpenStore::Fs(_) | OpenStore::Bridge(_) => None,
+        }
     }
 
     /// The feed ends last, once nothing commits any more.

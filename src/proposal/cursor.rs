@@ -1,5 +1,5 @@
 //! Owns: how far an attach point has delivered, kept in the replicated state so that whoever takes the attach point over
-//! goes on from there. Only attach points that outlive a node need one (an engine that several nodes share); subscribers
+//! goes on from there. Only attach points that outlive a node need one (an engine and the bindings it keeps); subscribers
 //! of a node's own doors name their position themselves.
 //! Never: one write per event. What is delivered since the last write is delivered again after a crash, under the same
 //! positions.
@@ -48,6 +48,21 @@ impl Cursors {
         self.adapter.propose(Command::Feed(order), Instant::now() + PATIENCE).await.map(|_| ())
     }
 
+    /// The cursors of every attach point whose name starts so.
+    pub async fn starting(&self, name: &str) -> Result<Vec<(String, Position)>, Undone> {
+        let asked = self.adapter.ask(Query::Cursors(name.to_owned()), Instant::now() + PATIENCE).await?;
+        match asked {
+            Found::Cursors(cursors) => Ok(cursors),
+            other => Err(Undone::Unavailable(format!("asked for cursors, answered {other:?}"))),
+        }
+    }
+
+    /// Nobody will go on from there.
+    pub async fn forget(&self, attach: &str) -> Result<(), Undone> {
+        let order = FeedOrder::Detached { attach: attach.to_owned() };
+        self.adapter.propose(Command::Feed(order), Instant::now() + PATIENCE).await.map(|_| ())
+    }
+
     /// A cursor that may be told of every delivery.
     pub fn gather(&self, attach: &str) -> Arc<GatheredCursor> {
         Arc::new(GatheredCursor {
@@ -74,12 +89,12 @@ struct Told {
 }
 
 impl GatheredCursor {
-    /// Costs nothing much: to be called for every delivery, in order.
-    pub fn delivered(&self, position: Position) {
+    /// Costs nothing much: to be called as often as so many deliveries were made, in order.
+    pub fn delivered(&self, position: Position, deliveries: u64) {
         let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
         told.position = told.position.max(Some(position));
-        told.deliveries += 1;
-        if told.deliveries == GATHER_MAX {
+        told.deliveries += deliveries;
+        if told.deliveries >= GATHER_MAX {
             self.many.notify_one();
         }
     }
@@ -137,10 +152,16 @@ mod tests {
         let gathered = cursors.gather("engine");
         let shutdown = CancellationToken::new();
         let keeping = tokio::spawn(gathered.clone().keep(shutdown.clone()));
-        (5..=9).for_each(|index| gathered.delivered(at(index)));
+        (5..=9).for_each(|index| gathered.delivered(at(index), 1));
         shutdown.cancel();
         keeping.await.unwrap();
         assert_eq!(cursors.cursor("engine").await, Ok(Some(at(9))));
         assert_eq!(cursors.cursor("other").await, Ok(None));
+
+        cursors.advance("engine#b", at(6)).await.unwrap();
+        let both = vec![("engine".to_owned(), at(9)), ("engine#b".to_owned(), at(6))];
+        assert_eq!(cursors.starting("engine").await, Ok(both));
+        cursors.forget("engine#b").await.unwrap();
+        assert_eq!(cursors.cursor("engine#b").await, Ok(None));
     }
 }

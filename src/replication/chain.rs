@@ -71,7 +71,7 @@ fn print(change: &Change, out: &mut Vec<u8>) {
         Change::SetCursor(attach, position) => {
             out.push(14);
             field(attach.as_bytes(), out);
-            field(&feed::print_cursor(*position), out);
+            field(&position.map(feed::print_cursor).unwrap_or_default(), out);
         }
     }
 }

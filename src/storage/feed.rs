@@ -207,6 +207,13 @@ pub fn place_of(key: &[u8]) -> Result<FeedPlace, Fault> {
     }
 }
 
+pub fn attach_of(key: &[u8]) -> Result<String, Fault> {
+    match Key::parse(key)? {
+        Key::Cursor(attach) => Ok(attach),
+        other => Err(Fault(format!("a key of another family among the cursors: {other:?}"))),
+    }
+}
+
 fn edge_of<K: Kv + ?Sized>(changed: &Changed, kv: &K) -> Result<FeedEdge, Fault> {
     let value = Layer { over: changed, base: kv }.get(&keys::edge())?;
     Ok(value.map(|value| parse_edge(&value)).transpose()?.unwrap_or_default())

@@ -247,6 +247,14 @@ fn a_cursor_never_goes_back_and_has_a_name() {
         assert_eq!(look(&run.store, |view| view.cursor("engine")), Ok(Some(at(expected))));
     }
     assert_eq!(look(&run.store, |view| view.cursor("other")), Ok(None));
+    run.carry_out(Command::Feed(FeedOrder::Delivered { attach: "engine#b\u{0}".to_owned(), position: at(9) }));
+    run.carry_out(Command::Feed(FeedOrder::Delivered { attach: "engines".to_owned(), position: at(2) }));
+    let named = |starting: &str| look(&run.store, |view| view.cursors(starting)).unwrap();
+    assert_eq!(named("engine#"), [("engine#b\u{0}".to_owned(), at(9))]);
+    assert_eq!(named("engine").len(), 3);
+    run.carry_out(Command::Feed(FeedOrder::Detached { attach: "engine#b\u{0}".to_owned() }));
+    run.carry_out(Command::Feed(FeedOrder::Detached { attach: "unknown".to_owned() }));
+    assert_eq!(look(&run.store, |view| view.cursors("engine#")), Ok(Vec::new()));
     let nameless = Command::Feed(FeedOrder::Delivered { attach: String::new(), position: at(1) });
     let stamp = Stamp { at_ms: 1, seed: 0 };
     let stamped = Stamped { stamp, request_id: RequestId::UNREPEATED, repeated: false, command: nameless };

@@ -264,6 +264,13 @@ pub fn cursor(attach: &str) -> Vec<u8> {
     key
 }
 
+/// Every cursor whose name starts so.
+pub fn cursors(starting: &str) -> Vec<u8> {
+    let mut prefix = cursor(starting);
+    prefix.truncate(prefix.len() - 2); // the end of a text: a zero and END
+    prefix
+}
+
 /// The first key after everything that starts with `prefix`; `None` when nothing can follow.
 pub fn after(prefix: &[u8]) -> Option<Vec<u8>> {
     let last = prefix.iter().rposition(|byte| *byte < u8::MAX)?;

@@ -121,6 +121,12 @@ impl<K: Kv + ?Sized> View for Records<'_, K> {
         self.read(&keys::cursor(attach), feed::parse_cursor)
     }
 
+    fn cursors(&self, starting: &str) -> Result<Vec<(String, Position)>, Fault> {
+        let prefix = keys::cursors(starting);
+        let parse = |key: &[u8], value: &Bytes| Ok((feed::attach_of(key)?, feed::parse_cursor(value)?));
+        collect(self.kv, &prefix, keys::after(&prefix).as_deref(), usize::MAX, parse)
+    }
+
     fn clock_ms(&self) -> Result<i64, Fault> {
         Ok(self.read(&keys::clock(), records::parse_clock)?.unwrap_or(0))
     }
@@ -196,7 +202,7 @@ pub fn write<K: Kv + ?Sized>(kv: &K, changes: &[Change]) -> Result<Changed, Faul
             Change::Record { index, records } => feed::write_records(&mut changed, kv, *index, records)?,
             Change::TrimFeed { upto } => feed::write_trim(&mut changed, kv, *upto)?,
             Change::SetCursor(attach, position) => {
-                changed.insert(keys::cursor(attach), Some(feed::print_cursor(*position)));
+                changed.insert(keys::cursor(attach), position.map(feed::print_cursor));
             }
             Change::SetClock(at_ms) => {
                 changed.insert(keys::clock(), Some(records::print_clock(*at_ms)));

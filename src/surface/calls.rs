@@ -183,7 +183,13 @@ fn intent(decision: &Decision) -> Option<Intent> {
         Decision::Ask(Query::List(query)) => Some(Intent::Read { page: Some(query.limit) }),
         Decision::Ask(Query::Messages(query)) => Some(Intent::Read { page: Some(query.limit) }),
         Decision::Ask(
-            Query::Meta(_) | Query::Cursor(_) | Query::Entry(..) | Query::Leaf(_) | Query::Entries(_) | Query::Metas,
+            Query::Meta(_)
+            | Query::Cursor(_)
+            | Query::Cursors(_)
+            | Query::Entry(..)
+            | Query::Leaf(_)
+            | Query::Entries(_)
+            | Query::Metas,
         ) => Some(Intent::Read { page: None }),
         Decision::ProposeOnce { .. } | Decision::Introduce { .. } | Decision::ConfigStatus | Decision::ReloadConfig => {
             None

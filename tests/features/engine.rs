@@ -114,6 +114,15 @@ pub struct EngineWorld {
     pub namespace: String,
     pub client: IIIClient,
     pub nodes: BTreeMap<String, NodeProcess>,
+    /// What each node was started with, for it to come back.
+    pub started: BTreeMap<String, (String, Vec<String>)>,
+    /// The node that was killed, stopped or frozen last.
+    pub fallen: Option<String>,
+    /// Where the members of the cluster reach each other.
+    pub peers: Vec<String>,
+    pub load: Option<Load>,
+    /// Bridges, with a client each.
+    pub edges: Vec<(NodeProcess, IIIClient)>,
     /// A node that is on no engine.
     pub main: Option<NodeProcess>,
     pub heard: Heard,
@@ -154,6 +163,11 @@ impl EngineWorld {
             namespace,
             client,
             nodes: BTreeMap::new(),
+            started: BTreeMap::new(),
+            fallen: None,
+            peers: Vec::new(),
+            load: None,
+            edges: Vec::new(),
             main: None,
             heard: Arc::default(),
             answer: None,
@@ -177,6 +191,15 @@ impl EngineWorld {
         words.extend(arguments);
         let node = NodeProcess::start(&self.dir.path().join(name), &words);
         self.nodes.insert(name.to_owned(), node);
+        let arguments = arguments.iter().map(|word| (*word).to_owned()).collect();
+        self.started.insert(name.to_owned(), (url.to_owned(), arguments));
+    }
+
+    /// Starts a node again as it was started before.
+    pub fn start_again(&mut self, name: &str) {
+        let (url, arguments) = self.started[name].clone();
+        let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+        self.start_node(name, &url, &words);
     }
 
     /// Starts a node whose data directory is what its settings say.
@@ -220,7 +243,8 @@ impl EngineWorld {
     pub async fn serving(&self) -> String {
         let begun = Instant::now();
         loop {
-            let question = json!({ "function_id": "session::get", "namespace": self.namespace });
+            // The last one that a node registers.
+            let question = json!({ "function_id": "session::update-message", "namespace": self.namespace });
             if let Ok(info) = self.call("engine::functions::info", question).await
                 && let Some(worker) = info["worker_name"].as_str()
                 && self.call("session::get", json!({ "session_id": "nobody" })).await.is_ok()
@@ -281,13 +305,74 @@ impl EngineWorld {
         self.created.push(session_id);
     }
 
+    /// Creates sessions at the nodes' own doors, which nothing of the engine stands before, until it is told to stop.
+    pub async fn begin_load(&mut self, but: Option<&str>) {
+        let (stop, created) = (CancellationToken::new(), Arc::new(Mutex::new(Vec::new())));
+        let mut tasks = Vec::new();
+        for (name, node) in &self.nodes {
+            if but != Some(name) {
+                tasks.push(tokio::spawn(keep_creating(node.url(), created.clone(), stop.clone())));
+            }
+        }
+        self.load = Some(Load { stop, created, tasks });
+        let begun = Instant::now();
+        while self.load.as_ref().is_some_and(|load| load.created.lock().unwrap().len() < 10) {
+            assert!(begun.elapsed() < PATIENCE, "no session is created:\n{}", self.logs());
+            tokio::time::sleep(PAUSE).await;
+        }
+    }
+
+    pub async fn end_load(&mut self) {
+        let load = self.load.take().expect("a load");
+        load.stop.cancel();
+        for task in load.tasks {
+            task.await.expect("a task of the load");
+        }
+        let created = std::mem::take(&mut *load.created.lock().unwrap());
+        println!("  {} sessions were created at the replicas' own doors", created.len());
+        self.created.extend(created);
+    }
+
     pub async fn leave(&mut self) {
+        if let Some(load) = self.load.take() {
+            load.stop.cancel();
+        }
+        for (edge, client) in self.edges.drain(..) {
+            client.shutdown_async().await;
+            drop(edge);
+        }
         self.nodes.clear();
+        if !self.is_embedded() {
+            // Its configuration is one for all, and outlives the scenario.
+            let nothing = json!({ "id": "session-manager", "value": {} });
+            let _ = self.call("configuration::set", nothing).await;
+        }
         if let Some(stored) = &self.stored {
             stored.client.shutdown_async().await;
         }
         self.client.shutdown_async().await;
     }
+}
+
+/// Sessions on their way.
+pub struct Load {
+    stop: CancellationToken,
+    created: Arc<Mutex<Vec<String>>>,
+    tasks: Vec<JoinHandle<()>>,
+}
+
+/// What was not answered may have happened or not, and is not counted.
+async fn keep_creating(url: String, created: Arc<Mutex<Vec<String>>>, stop: CancellationToken) {
+    let client = connect(&url, "default").await;
+    while !stop.is_cancelled() {
+        let session_id = format!("s-{}", uuid::Uuid::new_v4().simple());
+        let ensured = call_within(&client, "session::ensure", json!({ "session_id": session_id }), 2000).await;
+        if ensured.is_ok() {
+            created.lock().unwrap().push(session_id);
+        }
+        tokio::time::sleep(PAUSE).await;
+    }
+    client.shutdown_async().await;
 }
 
 pub async fn connect(url: &str, namespace: &str) -> IIIClient {

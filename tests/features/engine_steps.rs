@@ -12,6 +12,9 @@ use crate::words;
 
 const ID: &str = "session-manager";
 
+/// How long nobody may serve after a crash.
+const OUTAGE_MAX: std::time::Duration = std::time::Duration::from_secs(3);
+
 fn json_of(text: &str) -> Value {
     serde_json::from_str(&words::expand(text, &words::Variables::new())).unwrap_or_else(|why| panic!("{text}: {why}"))
 }
@@ -71,11 +74,14 @@ async fn three_replicas(world: &mut EngineWorld) {
     world.serving().await;
 }
 
-#[given("two replicas, each on an engine of its own")]
-async fn two_engines(world: &mut EngineWorld) {
-    let second = EmbeddedEngine::start("127.0.0.1:0").await;
-    let urls = vec![world.url.clone(), format!("ws://{}", second.address)];
-    world.embedded.insert("second".to_owned(), second);
+#[given(regex = "^(two|three) replicas, each on an engine of its own$")]
+async fn engines_of_their_own(world: &mut EngineWorld, how_many: String) {
+    let mut urls = vec![world.url.clone()];
+    for name in if how_many == "two" { &["second"][..] } else { &["second", "third"] } {
+        let engine = EmbeddedEngine::start("127.0.0.1:0").await;
+        urls.push(format!("ws://{}", engine.address));
+        world.embedded.insert((*name).to_owned(), engine);
+    }
     replicas(world, urls, "own").await;
     world.serving().await;
 }
@@ -105,6 +111,45 @@ async fn replicas(world: &mut EngineWorld, urls: Vec<String>, sharing: &str) {
                 assert!(begun.elapsed() < PATIENCE, "{done:?}\n{}", world.logs());
                 tokio::time::sleep(PAUSE).await;
             }
+        }
+    }
+    world.peers = peers;
+}
+
+/// An edge looks for its main in the default namespace of a bus.
+#[given("everything is in the default namespace")]
+async fn in_the_default_namespace(world: &mut EngineWorld) {
+    world.client.shutdown_async().await;
+    world.namespace = "default".to_owned();
+    world.client = connect(&world.url, "default").await;
+}
+
+#[given("two edges whose main is on the engine")]
+async fn two_edges(world: &mut EngineWorld) {
+    for name in ["edge1", "edge2"] {
+        let config = world.dir.path().join(format!("{name}.yaml"));
+        let bridge = json!({ "adapter": { "name": "bridge", "config": { "url": world.url, "timeout_ms": 20_000 } } });
+        std::fs::write(&config, bridge.to_string()).expect("a written file");
+        let words = ["--config", &config.to_string_lossy()];
+        let edge = crate::process::NodeProcess::start_by_settings(&world.dir.path().join(name), &words);
+        let client = connect(&edge.url(), "default").await;
+        world.edges.push((edge, client));
+    }
+}
+
+#[given(regex = r#"^"(\w+)" listens at edge (\d) to "(.*?)" with (\{.*\})$"#)]
+async fn listens_at_an_edge(world: &mut EngineWorld, name: String, edge: usize, trigger_type: String, config: String) {
+    world.listen(&world.edges[edge - 1].1, &name, &trigger_type, json_of(&config)).await;
+}
+
+#[given(regex = r"^(\d+) sessions were created at each edge$")]
+#[when(regex = r"^(\d+) sessions are created at each edge$")]
+async fn created_at_each_edge(world: &mut EngineWorld, count: usize) {
+    for _ in 0..count {
+        for (_, client) in &world.edges {
+            let body = json!({ "session_id": format!("s-{}", uuid::Uuid::new_v4().simple()) });
+            let ensured = crate::engine::call(client, "session::ensure", body).await.expect("an edge answers");
+            world.created.push(ensured["session_id"].as_str().expect("an id").to_owned());
         }
     }
 }
@@ -168,19 +213,102 @@ async fn i_call(world: &mut EngineWorld, function: String, body: String) {
 }
 
 #[given(regex = r#"^(\d+) sessions were created$"#)]
-#[when(regex = r#"^(\d+) sessions are created$"#)]
+#[when(regex = r#"^(\d+) sessions are created(?:, without the second replica)?$"#)]
 async fn sessions_are_created(world: &mut EngineWorld, count: usize) {
     for _ in 0..count {
         world.create().await;
     }
 }
 
+#[given("sessions are created all the while at every replica's own door")]
+async fn a_load(world: &mut EngineWorld) {
+    world.begin_load(None).await;
+}
+
+#[given("sessions are created all the while at the doors of those that do not serve")]
+async fn a_load_elsewhere(world: &mut EngineWorld) {
+    let serving = world.serving().await;
+    world.begin_load(Some(&serving)).await;
+}
+
+#[when("no more sessions are created")]
+async fn no_more_load(world: &mut EngineWorld) {
+    world.end_load().await;
+}
+
+#[when(regex = r"^(\d+) sessions are created at the others' own doors$")]
+async fn created_elsewhere(world: &mut EngineWorld, count: usize) {
+    let frozen = world.fallen.clone().expect("a replica that froze");
+    let (_, node) = world.nodes.iter().find(|(name, _)| **name != frozen).expect("another node");
+    let client = connect(&node.url(), "default").await;
+    for _ in 0..count {
+        let session_id = format!("s-{}", uuid::Uuid::new_v4().simple());
+        let begun = Instant::now();
+        let body = json!({ "session_id": session_id });
+        while crate::engine::call_within(&client, "session::ensure", body.clone(), 2000).await.is_err() {
+            assert!(begun.elapsed() < PATIENCE, "a session cannot be created:\n{}", world.logs());
+            tokio::time::sleep(PAUSE).await;
+        }
+        world.created.push(session_id);
+    }
+    client.shutdown_async().await;
+}
+
+#[when("the replica that serves freezes")]
+async fn freezes(world: &mut EngineWorld) {
+    let serving = world.serving().await;
+    world.nodes[&serving].signal("STOP");
+    world.fallen = Some(serving);
+}
+
+#[when("the frozen replica wakes")]
+async fn wakes(world: &mut EngineWorld) {
+    let frozen = world.fallen.take().expect("a replica that froze");
+    world.nodes[&frozen].signal("CONT");
+}
+
+#[when("the killed replica comes back")]
+#[when("the second replica comes back")]
+async fn comes_back(world: &mut EngineWorld) {
+    let fallen = world.fallen.take().expect("a replica that is gone");
+    world.start_again(&fallen);
+}
+
+#[when("the second replica stops in order")]
+async fn the_second_stops(world: &mut EngineWorld) {
+    let node = world.nodes.remove("n2").expect("a second replica");
+    node.signal("TERM");
+    assert!(tokio::task::spawn_blocking(move || node.wait()).await.expect("waited").success());
+    world.fallen = Some("n2".to_owned());
+}
+
+#[when("the leadership is handed to another replica")]
+async fn handed_over(world: &mut EngineWorld) {
+    let serving = world.serving().await;
+    let other = world.nodes.keys().find(|name| **name != serving).expect("another node").clone();
+    let to = other.trim_start_matches('n').to_owned();
+    let begun = Instant::now();
+    loop {
+        let words = ["cluster", "--peer", &world.peers[0], "transfer-leader", &to];
+        let done = crate::process::run(&words).await;
+        if done.status.success() {
+            break;
+        }
+        assert!(begun.elapsed() < PATIENCE, "{done:?}\n{}", world.logs());
+        tokio::time::sleep(PAUSE).await;
+    }
+    until(world, &format!("{other} serves"), async || world.serving().await == other).await;
+}
+
 #[when("the replica that serves is killed")]
 async fn killed(world: &mut EngineWorld) {
     let serving = world.serving().await;
     world.nodes.remove(&serving).expect("a node of ours").kill();
+    world.fallen = Some(serving);
     let took = world.until_served().await;
     println!("  [{}] calls succeeded again {took:?} after kill -9", crate::engine::ENGINE.lock().unwrap().name());
+    // Half a second where nothing else runs; a machine that is busy with other tests has its own idea of a second.
+    assert!(took < OUTAGE_MAX, "calls succeeded again only {took:?} after kill -9:\n{}", world.logs());
 }
 
 #[when("the replica that serves stops in order")]
@@ -232,11 +360,11 @@ async fn ensured_at_the_main(world: &mut EngineWorld, session_id: String) {
     client.shutdown_async().await;
 }
 
-/// `DIR` stands for the scenario's own directory, `MAIN` for the address of its main.
+/// `DIR` stands for the scenario's own directory, `MAIN` for the address of its main, `ENGINE` for that of its engine.
 fn with_directories(world: &EngineWorld, text: &str) -> Value {
     let dir = serde_json::to_string(&world.dir.path().to_string_lossy()).expect("a path");
     let main = world.main.as_ref().map(|main| main.url()).unwrap_or_default();
-    json_of(&text.replace("DIR", dir.trim_matches('"')).replace("MAIN", &main))
+    json_of(&text.replace("DIR", dir.trim_matches('"')).replace("MAIN", &main).replace("ENGINE", &world.url))
 }
 
 // What comes of it.
@@ -291,6 +419,15 @@ async fn hears_of_every_session(world: &mut EngineWorld, name: String, how_often
         positions.dedup();
         assert_eq!(positions.len(), 1, "{id} has several positions: {positions:?}");
     }
+}
+
+#[then(regex = r#"^"(\w+)" hears of the last (\d+) sessions and of none before$"#)]
+async fn hears_of_the_last(world: &mut EngineWorld, name: String, last: usize) {
+    let (before, after) = world.created.split_at(world.created.len() - last);
+    let knows = |id: &String| world.heard_by(&name).iter().any(|event| event.payload["session_id"] == **id);
+    until(world, &format!("{name} hears of the last {last} sessions"), async || after.iter().all(&knows)).await;
+    let older: Vec<&String> = before.iter().filter(|id| knows(id)).collect();
+    assert!(older.is_empty(), "{name} heard of what was before it: {older:?}");
 }
 
 #[then(regex = r#"^"(\w+)" hears nothing of it$"#)]

@@ -1,10 +1,10 @@
 @engine
 Feature: The data of a node is swapped while it runs
 
-  @embedded
   # Prevents: a node that must be stopped to move its data, subscribers that go deaf, and calls that fail meanwhile.
   Scenario: From files to the replicated log, to a bridge and back, with subscribers attached
-    Given a configuration worker
+    Given everything is in the default namespace
+    And a configuration worker
     And a main elsewhere
     And the stored configuration is {"adapter": {"name": "fs", "config": {"data_dir": "DIR/one"}}}
     And a node "a" on the engine, with its settings stored
@@ -15,6 +15,11 @@ Feature: The data of a node is swapped while it runs
     And I called "session::append" with {"session_id": "in files", "entry_id": "e", "message": "<user:hi>"}
     And I called "session::update-message" with {"session_id": "in files", "entry_id": "e", "content": "<content:better>"}
     And calls are made all the while
+    When the stored configuration becomes {"adapter": {"name": "bridge", "config": {"url": "ENGINE"}}}
+    Then "session::config-status" comes to {"last_outcome": "rejected"}
+    And the last error names "adapter.config.url"
+    And the last error names "this very instance"
+    And a page of "session::list" comes to 1 sessions
     When the stored configuration becomes {"adapter": {"name": "raft", "config": {"data_dir": "DIR/two"}}}
     Then "session::config-status" comes to {"last_outcome": "applied"}
     And a page of "session::list" comes to 0 sessions

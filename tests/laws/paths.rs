@@ -82,6 +82,10 @@ impl View for Counted<'_> {
         self.view.cursor(attach)
     }
 
+    fn cursors(&self, starting: &str) -> Result<Vec<(String, Position)>, Fault> {
+        self.view.cursors(starting)
+    }
+
     fn clock_ms(&self) -> Result<i64, Fault> {
         self.view.clock_ms()
     }

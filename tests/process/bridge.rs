@@ -1,13 +1,21 @@
 //! Laws of edge instances: two bridges and their main, over real sockets; and bad addresses, as the program sees them.
 
+use std::net::SocketAddr;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-use futures::future::join_all;
+use futures::future::{BoxFuture, join_all};
 use serde_json::{Value, json};
 use session_manager::config::{AdapterConfig, BridgeConfig, DataDir};
+use session_manager::events::current::CurrentFeed;
+use session_manager::events::deliver::{Feed, FeedSettings};
 use session_manager::node::{Node, NodeSettings};
+use session_manager::surface::bus::{Bus, BusSettings};
+use session_manager::surface::endpoint::{self, EndpointSettings};
+use session_manager::surface::{CallError, DescribedFunction, Service};
+use tokio_util::sync::CancellationToken;
 
 use crate::client::{Client, user_message};
 use crate::node::NodeProcess;
@@ -234,6 +242,33 @@ async fn a_bridge_without_its_main_says_so_in_time_and_goes_on_when_it_is_back()
     edge.leave().await;
 }
 
+/// An iii bus without any function.
+async fn empty_bus() -> (SocketAddr, CancellationToken) {
+    struct Nothing;
+
+    impl Service for Nothing {
+        fn call<'a>(
+            &'a self,
+            _function_id: &'a str,
+            _body: &'a str,
+            _sidecar: Option<&'a str>,
+            _deadline: Instant,
+        ) -> Option<BoxFuture<'a, Result<String, CallError>>> {
+            None
+        }
+
+        fn functions(&self) -> Vec<DescribedFunction> {
+            Vec::new()
+        }
+    }
+
+    let feed = CurrentFeed::new(Feed::new(FeedSettings::default()));
+    let bus = Bus::new(BusSettings::default(), Arc::new(Nothing), feed);
+    let stop = CancellationToken::new();
+    let opened = endpoint::serve(EndpointSettings::new("127.0.0.1:0"), bus, stop.clone()).await;
+    (opened.expect("the bus listens").0, stop)
+}
+
 async fn refused(config: BridgeConfig) -> String {
     let mut settings = NodeSettings::on_free_port(Path::new("unused"));
     settings.config.adapter = AdapterConfig::Bridge(config);
@@ -258,6 +293,11 @@ async fn a_main_that_is_none_is_refused_by_its_key() {
     let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let why = refused(one(format!("ws://{}", silent.local_addr().unwrap()))).await;
     assert!(why.starts_with("adapter.config.url: ") && why.contains("does not answer as an iii bus"), "{why}");
+    // A bus on which nobody serves sessions.
+    let (bus, stop) = empty_bus().await;
+    let why = refused(one(format!("ws://{bus}"))).await;
+    assert!(why.starts_with("adapter.config.url: ") && why.contains("no session-manager serves"), "{why}");
+    stop.cancel();
     // Another bridge: the data does not live there.
     let why = refused(one(edge.url())).await;
     assert!(why.contains("a bridge answers there: name the main"), "{why}");

@@ -9,5 +9,6 @@ mod feed;
 mod kill;
 mod node;
 mod race;
+mod reload;
 mod readme;
 mod start_up;

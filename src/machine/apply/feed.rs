@@ -14,6 +14,8 @@ pub const ATTACH_BYTES_MAX: usize = 256;
 pub enum FeedOrder {
     /// Everything up to `position` was delivered through this attach point; whoever takes it over goes on after it.
     Delivered { attach: String, position: Position },
+    /// Nothing is delivered through this attach point any more; nobody will take it over.
+    Detached { attach: String },
     /// Events up to this place are no longer kept. The leader chose it by its clock and its settings.
     Trim { upto: FeedPlace },
 }
@@ -29,7 +31,13 @@ pub fn apply<V: View + ?Sized>(view: &V, stamp: &Stamp, order: &FeedOrder) -> Re
             if view.cursor(attach)?.is_some_and(|known| known >= *position) {
                 return Ok(Outcome::unchanged(Answer::Stored));
             }
-            Change::SetCursor(attach.clone(), *position)
+            Change::SetCursor(attach.clone(), Some(*position))
+        }
+        FeedOrder::Detached { attach } => {
+            if view.cursor(attach)?.is_none() {
+                return Ok(Outcome::unchanged(Answer::Stored));
+            }
+            Change::SetCursor(attach.clone(), None)
         }
         FeedOrder::Trim { upto } => {
             if view.feed_edge()?.trimmed.is_some_and(|trimmed| trimmed >= *upto) {

@@ -32,6 +32,8 @@ pub enum Query {
     Metas,
     /// How far the events are delivered through an attach point.
     Cursor(String),
+    /// The same for every attach point whose name starts so.
+    Cursors(String),
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -44,6 +46,7 @@ pub enum Found {
     Entries(Vec<Entry>),
     Metas(Vec<SessionMeta>),
     Cursor(Option<Position>),
+    Cursors(Vec<(String, Position)>),
 }
 
 /// Answers one question from the state.
@@ -57,6 +60,7 @@ pub fn query<V: View + ?Sized>(view: &V, query: &Query) -> Result<Result<Found, 
         Query::Entries(session_id) => entries(view, session_id).map(Found::Entries).map_err(Failure::from),
         Query::Metas => metas(view).map(Found::Metas).map_err(Failure::from),
         Query::Cursor(attach) => view.cursor(attach).map(Found::Cursor).map_err(Failure::from),
+        Query::Cursors(starting) => view.cursors(starting).map(Found::Cursors).map_err(Failure::from),
     };
     match found {
         Ok(found) => Ok(Ok(found)),

@@ -358,6 +358,10 @@ impl View for Fetched {
         Ok(None)
     }
 
+    fn cursors(&self, _starting: &str) -> Result<Vec<(String, Position)>, Fault> {
+        Ok(Vec::new())
+    }
+
     fn clock_ms(&self) -> Result<i64, Fault> {
         Ok(self.clock_ms)
     }

@@ -181,6 +181,7 @@ fn command() -> impl Strategy<Value = Command> {
         (text(), any::<u32>(), any::<u64>(), any::<u32>()).prop_map(|(attach, group, index, ordinal)| {
             Command::Feed(FeedOrder::Delivered { attach, position: Position { group, index, ordinal } })
         }),
+        text().prop_map(|attach| Command::Feed(FeedOrder::Detached { attach })),
         (any::<u64>(), any::<u32>())
             .prop_map(|(index, ordinal)| Command::Feed(FeedOrder::Trim { upto: FeedPlace { index, ordinal } })),
     ]

@@ -192,6 +192,7 @@ fn spell_feed(order: &FeedOrder) -> Spelled {
                 ordinal: *ordinal,
             })
         }
+        FeedOrder::Detached { attach } => Spelled::Detached(proto::Detached { attach: attach.clone() }),
         FeedOrder::Trim { upto } => Spelled::TrimFeed(proto::TrimFeed { index: upto.index, ordinal: upto.ordinal }),
     }
 }
@@ -322,6 +323,7 @@ fn understand(spelled: Spelled) -> Result<Command, Unreadable> {
             attach: c.attach,
             position: Position { group: c.group, index: c.index, ordinal: c.ordinal },
         }),
+        Spelled::Detached(c) => Command::Feed(FeedOrder::Detached { attach: c.attach }),
         Spelled::TrimFeed(c) => {
             Command::Feed(FeedOrder::Trim { upto: FeedPlace { index: c.index, ordinal: c.ordinal } })
         }

@@ -9,14 +9,26 @@ use serde_json::{Value, json};
 use tokio::sync::Notify;
 
 use super::EngineSettings;
+use super::pump::fence_of;
 use super::sdk::{Connection, EngineError, Handler};
 
 /// How long a node waits for its engine when it starts. A supervisor starts it again.
 const CONNECT_MAX: Duration = Duration::from_secs(60);
 /// The engine answers questions about itself at once, or not at all.
 const ANSWER_MAX: Duration = Duration::from_secs(5);
-/// The function of ours whose owner tells who serves.
-const TELLTALE: &str = "session::get";
+/// The functions of ours whose owners tell who serves: they are registered one after the other, and withdrawn the other
+/// way round, so the first and the last speak for those between.
+const TELLTALES: [&str; 2] = ["session::append", "session::update-message"];
+
+/// Who serves our functions on an engine.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Serving {
+    Nobody,
+    /// The worker of this name.
+    Worker(String),
+    /// Some of them are this worker's, others another's or nobody's.
+    InPart(String),
+}
 
 /// One replica's word with its engine.
 pub struct Control {
@@ -79,9 +91,27 @@ impl Control {
         self.connection.call(function_id, payload, ANSWER_MAX).await
     }
 
-    /// The name of the worker that serves our functions on this engine, if any does.
-    pub async fn serving(&self) -> Result<Option<String>, EngineError> {
-        let mut question = json!({ "function_id": TELLTALE });
+    /// Whether a worker that serves, or served, answers within this time. A process that is stopped keeps its connection.
+    pub async fn answers(&self, worker: &str, within: Duration) -> bool {
+        match self.connection.call(&fence_of(worker), json!({}), within).await {
+            Ok(_) => true,
+            // It left, which is an answer too.
+            Err(error) => error.is_missing_function() || error.code == "invocation_stopped",
+        }
+    }
+
+    pub async fn serving(&self) -> Result<Serving, EngineError> {
+        let [first, last] = TELLTALES.map(|function_id| self.owner_of(function_id));
+        Ok(match (first.await?, last.await?) {
+            (None, None) => Serving::Nobody,
+            (Some(first), Some(last)) if first == last => Serving::Worker(first),
+            (Some(one), _) | (None, Some(one)) => Serving::InPart(one),
+        })
+    }
+
+    /// The name of the worker that serves a function of ours on this engine, if any does.
+    async fn owner_of(&self, function_id: &str) -> Result<Option<String>, EngineError> {
+        let mut question = json!({ "function_id": function_id });
         if let Some(namespace) = &self.settings.namespace {
             question["namespace"] = json!(namespace);
         }

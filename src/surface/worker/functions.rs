@@ -67,7 +67,9 @@ impl Functions {
 
     /// Nothing is served here any more; calls under way go on.
     pub fn withdraw(&mut self) {
-        for registered in std::mem::take(&mut self.registered).into_values() {
+        // The last one first: whoever waits for us to be gone looks at the first, and a bridge that comes meanwhile must not
+        // find a part of the store protocol without `session::store::about`, and take us for a main that has no more.
+        for registered in std::mem::take(&mut self.registered).into_values().rev() {
             registered.withdraw();
         }
     }

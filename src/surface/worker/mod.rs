@@ -2,14 +2,15 @@
 //!
 //! Owns: how this node attaches to an engine: the SDK (`sdk`), the connection every replica keeps (`control`), who of several
 //! replicas serves (`serving`), functions (`functions`), trigger types and bindings (`types`, `subscribers`), events on
-//! their way (`pump`), our entry in the configuration worker (`configuration`).
-//! May touch: the node's functions (`Service`), the feed. Never: state, files, settings other than its own.
+//! their way (`pump`) and how far they came (`ledger`), our entry in the configuration worker (`configuration`).
+//! May touch: the node's functions (`Service`), the feed, the replicated cursors. Never: state, files, settings other than its own.
 
 pub mod sdk;
 pub mod control;
 pub mod configuration;
 pub mod types;
 pub mod functions;
+pub mod ledger;
 pub mod pump;
 pub mod subscribers;
 pub mod serving;
@@ -24,6 +25,8 @@ pub struct EngineSettings {
     pub namespace: Option<String>,
     /// No two workers of a namespace may have the same name.
     pub name: String,
+    /// Which replica this is: an engine of its own is known by it.
+    pub node_id: u64,
     pub sharing: Sharing,
 }
 

@@ -9,13 +9,13 @@ use std::time::Duration;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use serde_json::{Value, json};
-use tokio::sync::{Notify, watch};
+use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
+use super::ledger::Reached;
 use super::sdk::{Connection, Handler};
 use crate::events::bindings::Binding;
 use crate::events::deliver::{AttachPoint, Delivery, Handed};
-use crate::machine::ids::Position;
 
 /// What may wait for a slow engine. Beyond it events wait in the kept feed.
 const QUEUE_BYTES_MAX: usize = 64 << 20;
@@ -27,11 +27,23 @@ const FIXED_BYTES: usize = 256;
 /// An engine that does not answer for so long has lost the batch, or this node has lost the engine.
 const FENCE_MAX: Duration = Duration::from_secs(20);
 
+/// How often it is looked how far the feed has come while nothing is on its way: what nobody wanted counts as delivered.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// The function that tells that a worker is there, and that the engine has read what it sent before.
+pub fn fence_of(worker: &str) -> String {
+    format!("session-manager::fence::{worker}")
+}
+
+/// Tells how far the feed has handed out what goes through a pump.
+pub trait Progress: Send + Sync + 'static {
+    fn reached(&self) -> Option<Reached>;
+}
+
 /// An event on its way to one function.
 struct Item {
     function_id: Arc<str>,
     namespace: Option<Arc<str>>,
-    position: Position,
     data: String,
     sidecar: String,
 }
@@ -46,6 +58,8 @@ impl Item {
 struct Queue {
     items: VecDeque<Item>,
     bytes: usize,
+    /// How many items were ever put in.
+    put_in: u64,
 }
 
 /// The events of this node on their way to one engine.
@@ -56,24 +70,14 @@ pub struct Pump {
     wake: Notify,
     /// Told when something left the queue.
     emptied: Notify,
-    /// The last event the engine has read.
-    delivered: watch::Sender<Option<Position>>,
 }
 
 impl Pump {
     pub fn new(connection: Arc<Connection>) -> Arc<Pump> {
-        let fence = format!("session-manager::fence::{}", connection.name());
+        let fence = fence_of(connection.name());
         let nothing: Handler = Arc::new(|_, _| Box::pin(std::future::ready(Ok(Value::Null))));
         connection.listen(&fence, "Internal: answers its own worker, to know what the engine has read.", nothing);
-        let delivered = watch::Sender::new(None);
-        Arc::new(Pump {
-            connection,
-            fence,
-            queue: Mutex::default(),
-            wake: Notify::new(),
-            emptied: Notify::new(),
-            delivered,
-        })
+        Arc::new(Pump { connection, fence, queue: Mutex::default(), wake: Notify::new(), emptied: Notify::new() })
     }
 
     /// Where one binding's deliveries go in.
@@ -81,28 +85,31 @@ impl Pump {
         Arc::new(Outlet { pump: self.clone(), namespace: namespace.map(Arc::from) })
     }
 
-    /// The last event the engine has read, and changes of it.
-    pub fn delivered(&self) -> watch::Receiver<Option<Position>> {
-        self.delivered.subscribe()
-    }
-
-    /// Sends until told to stop, then what is left, for a moment.
-    pub async fn run(self: Arc<Pump>, stop: CancellationToken) {
+    /// Sends until told to stop, then what is left, for a moment. True: everything that was ever put in has arrived.
+    pub async fn run(self: Arc<Pump>, progress: Arc<dyn Progress>, stop: CancellationToken) -> bool {
+        // What arrives when the item of this number has.
+        let mut marks: VecDeque<(u64, Reached)> = VecDeque::new();
+        let mut arrived = 0;
         loop {
-            let batch = self.take();
+            // Asked first: what was handed out up to there lies in the queue by now, or has left it.
+            let reached = progress.reached();
+            let (put_in, batch) = self.take();
+            marks.extend(reached.map(|reached| (put_in, reached)));
             if batch.is_empty() {
+                confirm(&mut marks, arrived, 0);
                 tokio::select! {
-                    () = self.wake.notified() => continue,
-                    () = stop.cancelled() => return,
+                    () = self.wake.notified() => {}
+                    () = tokio::time::sleep(LOOK_EVERY) => {}
+                    () = stop.cancelled() => return true,
                 }
+                continue;
             }
             tokio::select! {
                 () = self.carry(&batch) => {}
-                () = stopped_for_long(&stop) => return,
+                () = stopped_for_long(&stop) => return false,
             }
-            if let Some(last) = batch.last() {
-                self.delivered.send_replace(Some(last.position));
-            }
+            arrived += batch.len() as u64;
+            confirm(&mut marks, arrived, batch.len() as u64);
         }
     }
 
@@ -142,13 +149,15 @@ impl Pump {
             return false;
         }
         queue.bytes += item.bytes();
+        queue.put_in += 1;
         queue.items.push_back(item);
         drop(queue);
         self.wake.notify_one();
         true
     }
 
-    fn take(&self) -> Vec<Item> {
+    /// The next items, and how many were ever put in.
+    fn take(&self) -> (u64, Vec<Item>) {
         let mut queue = self.queue();
         let (mut batch, mut bytes) = (Vec::new(), 0);
         while batch.len() < BATCH_EVENTS_MAX
@@ -159,14 +168,23 @@ impl Pump {
             batch.push(item);
         }
         queue.bytes -= bytes;
+        let put_in = queue.put_in;
         drop(queue);
         self.emptied.notify_waiters();
-        batch
+        (put_in, batch)
     }
 
     fn queue(&self) -> MutexGuard<'_, Queue> {
         // Never left half changed by a panic, so a poisoned lock is still good.
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Confirms what lies before the items that have arrived; the last of them says it all.
+fn confirm(marks: &mut VecDeque<(u64, Reached)>, arrived: u64, deliveries: u64) {
+    let through = marks.iter().take_while(|(put_in, _)| *put_in <= arrived).count();
+    if let Some((_, reached)) = marks.drain(..through).next_back() {
+        reached.confirmed(deliveries);
     }
 }
 
@@ -187,7 +205,6 @@ impl AttachPoint for Outlet {
         let taken = self.pump.push(Item {
             function_id: delivery.binding.function_id.clone(),
             namespace: self.namespace.clone(),
-            position: delivery.committed.position,
             data: delivery.data.to_owned(),
             sidecar: delivery.sidecar(),
         });

@@ -12,23 +12,32 @@ use tokio::time::{Instant, interval, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::Sharing;
-use super::control::Control;
+use super::control::{Control, Serving};
 use super::functions::Functions;
+use super::ledger::{Ledger, attach_name};
 use super::pump::Pump;
 use super::sdk::Connection;
 use super::subscribers::Subscribers;
 use super::types::offered;
 use crate::events::current::CurrentFeed;
+use crate::events::deliver::Feed;
+use crate::proposal::Undone;
+use crate::proposal::cursor::Cursors;
 use crate::surface::Service;
 
-/// How long a new leader waits for the one before it to let go. One that died is gone already.
-const HANDOVER_MAX: Duration = Duration::from_millis(300);
+/// How long a new leader waits for the one before it to let go, as long as that one gives signs of life. One that died is
+/// gone already.
+const HANDOVER_MAX: Duration = Duration::from_secs(3);
+/// One that is silent for so long is frozen, and nobody waits for it.
+const SIGN_OF_LIFE_MAX: Duration = Duration::from_millis(300);
 /// How often the engine is asked who serves, beside whenever somebody comes or goes.
 const CHECK_EVERY: Duration = Duration::from_secs(1);
 /// How long the engine may take to repeat its bindings after a lost connection.
 const REPEAT_MAX: Duration = Duration::from_secs(5);
 /// How long calls under way may take once this replica no longer serves.
 const DRAIN_MAX: Duration = Duration::from_secs(5);
+/// How long a replica waits before it asks again how far the one before it came.
+const ASK_AGAIN: Duration = Duration::from_millis(50);
 /// A name that is taken may become free.
 const REFUSED_AGAIN: Duration = Duration::from_secs(5);
 
@@ -37,9 +46,13 @@ pub struct Served {
     pub service: Arc<dyn Service>,
     pub feed: Arc<CurrentFeed>,
     pub leads: watch::Receiver<bool>,
-    /// Told when the set of functions may have changed.
+    /// Told when the set of functions may have changed, or the data.
     pub refresh: Arc<Notify>,
+    pub cursors: CursorsNow,
 }
+
+/// The cursors of the data that is served now, with its feed; `None` where it remembers nothing beyond this process.
+pub type CursorsNow = Arc<dyn Fn() -> Option<(Arc<Feed>, Cursors)> + Send + Sync>;
 
 /// A replica attached to an engine.
 pub struct Attachment {
@@ -75,7 +88,8 @@ impl Replica {
             if self.control.settings.sharing == Sharing::Shared {
                 self.await_handover().await;
             }
-            let turn = Turn::begin(&self.control, &self.served);
+            let Some(ledger) = self.take_ledger().await else { continue };
+            let turn = Turn::begin(&self.control, &self.served, ledger);
             let refused = self.tend(turn).await;
             if refused {
                 tokio::select! {
@@ -105,16 +119,43 @@ impl Replica {
     async fn await_handover(&self) {
         let mine = &self.control.settings.name;
         let gone = async {
-            while let Ok(Some(owner)) = self.control.serving().await {
+            while let Ok(serving) = self.control.serving().await {
+                let owner = match serving {
+                    Serving::Nobody => return true,
+                    Serving::Worker(owner) | Serving::InPart(owner) => owner,
+                };
                 if owner == *mine {
-                    return;
+                    return true;
+                }
+                if !self.control.answers(&owner, SIGN_OF_LIFE_MAX).await {
+                    return false;
                 }
                 let _ = timeout(Duration::from_millis(25), self.control.workers_changed()).await;
             }
+            true
         };
-        if timeout(HANDOVER_MAX, gone).await.is_err() {
+        if !timeout(HANDOVER_MAX, gone).await.unwrap_or(false) {
             tracing::warn!("the replica that served before does not let go; taking over");
         }
+    }
+
+    /// Finds out how far whoever served before came, however long it takes. `None`: it is no longer this replica's turn.
+    async fn take_ledger(&self) -> Option<Option<Arc<Ledger>>> {
+        while self.is_my_turn() {
+            let opened = tokio::select! {
+                opened = open_ledger(&self.control, &self.served) => opened,
+                () = self.stop.cancelled() => return None,
+            };
+            match opened {
+                Ok(ledger) => return Some(ledger),
+                Err(error) => tracing::debug!(%error, "how far the engine's subscribers came cannot be read yet"),
+            }
+            tokio::select! {
+                () = tokio::time::sleep(ASK_AGAIN) => {}
+                () = self.stop.cancelled() => return None,
+            }
+        }
+        None
     }
 
     /// Serves until it is no longer this replica's turn. True: the engine refused this worker.
@@ -125,7 +166,7 @@ impl Replica {
             tokio::select! {
                 _ = check.tick() => {}
                 () = self.control.workers_changed() => {}
-                () = self.served.refresh.notified() => turn.functions.refresh(),
+                () = self.served.refresh.notified() => turn.refresh(&self.control, &self.served).await,
                 changed = self.served.leads.changed() => if changed.is_err() { break false },
                 () = self.stop.cancelled() => break false,
             }
@@ -149,9 +190,10 @@ struct Turn {
     connection: Arc<Connection>,
     functions: Functions,
     subscribers: Arc<Subscribers>,
-    pump: JoinHandle<()>,
+    /// Whether everything arrived.
+    pump: JoinHandle<bool>,
     stop_pump: CancellationToken,
-    /// Since when the engine is back after the connection was lost.
+    /// Since when the engine has not handed over all bindings: from the beginning, or after the connection was lost.
     back_since: Option<Instant>,
     lost: bool,
     warned: bool,
@@ -159,20 +201,39 @@ struct Turn {
 
 impl Turn {
     /// Types first, so that bindings are in place before the first mutation can come.
-    fn begin(control: &Control, served: &Served) -> Turn {
+    fn begin(control: &Control, served: &Served, ledger: Option<Arc<Ledger>>) -> Turn {
         let settings = &control.settings;
         let connection = Connection::open(&settings.url, &settings.name, settings.namespace.as_deref());
         let connection = Arc::new(connection);
         let pump = Pump::new(connection.clone());
-        let subscribers = Subscribers::new(served.feed.clone(), pump.clone(), None);
+        let subscribers = Subscribers::new(served.feed.clone(), pump.clone(), ledger);
         for offered in offered() {
             connection.offer(offered, subscribers.clone());
         }
         let mut functions = Functions::new(connection.clone(), served.service.clone());
         functions.refresh();
         let stop_pump = CancellationToken::new();
-        let pump = tokio::spawn(pump.run(stop_pump.clone()));
-        Turn { connection, functions, subscribers, pump, stop_pump, back_since: None, lost: false, warned: false }
+        let pump = tokio::spawn(pump.run(subscribers.clone(), stop_pump.clone()));
+        let back_since = Some(Instant::now());
+        Turn { connection, functions, subscribers, pump, stop_pump, back_since, lost: false, warned: false }
+    }
+
+    /// Other functions, perhaps over other data.
+    async fn refresh(&mut self, control: &Control, served: &Served) {
+        self.functions.refresh();
+        let feed = served.feed.read(Arc::clone);
+        if self.subscribers.ledger().is_some_and(|ledger| ledger.is_of(&feed)) {
+            return;
+        }
+        let ledger = open_ledger(control, served).await.unwrap_or_else(|error| {
+            tracing::warn!(%error, "how far the engine's subscribers come is not remembered until somebody serves anew");
+            None
+        });
+        // Those the new data remembers and the engine does not are forgotten in time.
+        self.back_since.get_or_insert_with(Instant::now);
+        if let Some(before) = self.subscribers.keep_in(ledger) {
+            before.close(None).await;
+        }
     }
 
     /// Looks whether the engine still knows us as it should.
@@ -192,11 +253,18 @@ impl Turn {
             self.back_since = None;
             self.subscribers.sweep();
         }
-        match control.serving().await {
-            Ok(Some(owner)) if owner == self.connection.name() => self.warned = false,
-            Ok(owner) => {
+        let mine = Serving::Worker(self.connection.name().to_owned());
+        let mut serving = control.serving().await;
+        if serving.as_ref().is_ok_and(|serving| *serving != mine) {
+            // What we registered may still be on its way.
+            self.connection.flush().await;
+            serving = control.serving().await;
+        }
+        match serving {
+            Ok(serving) if serving == mine => self.warned = false,
+            Ok(serving) => {
                 if !std::mem::replace(&mut self.warned, true) {
-                    tracing::warn!(?owner, "the engine does not route session::* to this replica; registering again");
+                    tracing::warn!(?serving, "the engine does not route session::* to this replica; registering again");
                 }
                 self.functions.repeat();
             }
@@ -204,16 +272,34 @@ impl Turn {
         }
     }
 
-    /// New calls go elsewhere from the first step on; those under way are answered, then the connection is closed.
+    /// Events first: whoever comes next waits until nobody serves our functions, and then finds how far we came. Calls
+    /// under way are answered, then the connection is closed.
     async fn end(mut self) {
-        self.functions.withdraw();
-        self.subscribers.release();
+        let reached = self.subscribers.release();
         self.stop_pump.cancel();
-        self.functions.drained(DRAIN_MAX).await;
-        if let Err(error) = self.pump.await {
+        let arrived = self.pump.await.unwrap_or_else(|error| {
             tracing::error!(%error, "events to the engine broke off");
+            false
+        });
+        if let Some(ledger) = self.subscribers.ledger() {
+            ledger.close(reached.filter(|_| arrived)).await;
         }
+        self.functions.withdraw();
+        self.functions.drained(DRAIN_MAX).await;
         self.connection.flush().await;
         self.connection.close().await;
+    }
+}
+
+/// `None`: the data remembers nothing beyond this process.
+async fn open_ledger(control: &Control, served: &Served) -> Result<Option<Arc<Ledger>>, Undone> {
+    let Some((feed, cursors)) = (served.cursors)() else { return Ok(None) };
+    match Ledger::open(feed, cursors, attach_name(&control.settings)).await {
+        Ok(ledger) => Ok(Some(ledger)),
+        Err(Undone::Refused(refusal)) => {
+            tracing::warn!(%refusal, "how far the engine's subscribers come is not remembered");
+            Ok(None)
+        }
+        Err(error) => Err(error),
     }
 }

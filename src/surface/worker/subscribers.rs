@@ -1,10 +1,11 @@
 //! Owns: the bindings an engine handed to us, in the feed under this attach point's name.
-//! Never: delivery (pump), filters (events).
+//! Never: delivery (pump), filters (events), how far they came (ledger).
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::pump::Pump;
+use super::ledger::{Ledger, Reached};
+use super::pump::{Progress, Pump};
 use super::sdk::{Bindings, EngineBinding};
 use crate::events::bindings::{Binding, BindingKey};
 use crate::events::current::CurrentFeed;
@@ -23,8 +24,6 @@ pub struct Subscribers {
     feed: Arc<CurrentFeed>,
     pump: Arc<Pump>,
     rows: Mutex<Rows>,
-    /// Where bindings that name no position begin, after another replica served them: what it has not delivered.
-    resume: Option<Position>,
 }
 
 #[derive(Default)]
@@ -32,6 +31,10 @@ struct Rows {
     by_id: BTreeMap<String, Row>,
     /// Rises when the connection is lost: bindings the engine does not repeat afterwards are gone.
     connection: u64,
+    /// How far they came, for whoever serves them next; `None` where nobody could.
+    ledger: Option<Arc<Ledger>>,
+    /// Another replica is to serve them: what still comes here is noted for it.
+    released: bool,
 }
 
 struct Row {
@@ -39,8 +42,8 @@ struct Row {
 }
 
 impl Subscribers {
-    pub fn new(feed: Arc<CurrentFeed>, pump: Arc<Pump>, resume: Option<Position>) -> Arc<Subscribers> {
-        Arc::new(Subscribers { feed, pump, rows: Mutex::default(), resume })
+    pub fn new(feed: Arc<CurrentFeed>, pump: Arc<Pump>, ledger: Option<Arc<Ledger>>) -> Arc<Subscribers> {
+        Arc::new(Subscribers { feed, pump, rows: Mutex::new(Rows { ledger, ..Rows::default() }) })
     }
 
     fn rows(&self) -> MutexGuard<'_, Rows> {
@@ -50,20 +53,23 @@ impl Subscribers {
     fn put(
         &self,
         feed: &Feed,
-        trigger_type: &'static str,
         asked: &EngineBinding,
-        after: Option<Position>,
+        read: Subscription,
+        resumes: Option<Position>,
     ) -> Result<(), String> {
-        let metadata = asked.metadata.clone().filter(|metadata| !metadata.is_null());
-        let read = Subscription::read(feed, trigger_type, &asked.function_id, &asked.config, metadata)?;
-        feed.bind(Binding {
-            key: BindingKey { owner: ENGINE, id: asked.id.as_str().into() },
+        let binding = Binding {
+            key: key(&asked.id),
             function_id: asked.function_id.as_str().into(),
             filter: read.filter,
             sidecar_fields: read.sidecar_fields,
-            after: read.after.max(after),
+            after: resumes.or(read.after),
             to: self.pump.outlet(asked.namespace.as_deref()),
-        })
+        };
+        match resumes {
+            Some(_) => feed.resume(binding),
+            None => feed.bind(binding)?,
+        }
+        Ok(())
     }
 
     /// The connection is lost: what the engine does not repeat after it is back is no longer wanted.
@@ -71,32 +77,55 @@ impl Subscribers {
         self.rows().connection += 1;
     }
 
-    /// Drops the bindings that were not repeated since the last doubt.
+    /// Drops the bindings that were not repeated since the last doubt, and those that another replica left and that the
+    /// engine does not know any more.
     pub fn sweep(&self) {
         let mut rows = self.rows();
         let now = rows.connection;
         let gone: Vec<String> =
             rows.by_id.iter().filter(|(_, row)| row.connection < now).map(|(id, _)| id.clone()).collect();
         for id in gone {
-            rows.by_id.remove(&id);
-            self.feed.read(|feed| feed.unbind(&BindingKey { owner: ENGINE, id: id.as_str().into() }));
+            self.drop_row(&mut rows, &id);
             tracing::debug!(id, "a binding ended while the engine was out of reach");
+        }
+        if let Some(ledger) = &rows.ledger {
+            ledger.wait_no_more();
         }
     }
 
-    pub fn len(&self) -> usize {
-        self.rows().by_id.len()
+    fn drop_row(&self, rows: &mut Rows, id: &str) {
+        rows.by_id.remove(id);
+        self.feed.read(|feed| feed.unbind(&key(id)));
+        if let Some(ledger) = &rows.ledger {
+            ledger.unbound(id);
+        }
     }
 
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
+    /// The data was swapped: from now on they come along in that of the new one. Gives the old ledger back.
+    pub fn keep_in(&self, ledger: Option<Arc<Ledger>>) -> Option<Arc<Ledger>> {
+        let mut rows = self.rows();
+        if let Some(ledger) = &ledger {
+            let now = self.feed.read(|feed| feed.now());
+            rows.by_id.keys().for_each(|id| ledger.bound(id, None, now));
+        }
+        std::mem::replace(&mut rows.ledger, ledger)
     }
 
-    /// Another replica serves them from now on.
-    pub fn release(&self) {
-        self.rows().by_id.clear();
-        self.feed.read(|feed| feed.unbind_owner(ENGINE));
+    pub fn ledger(&self) -> Option<Arc<Ledger>> {
+        self.rows().ledger.clone()
     }
+
+    /// Another replica serves them from now on. Gives back how far they came here.
+    pub fn release(&self) -> Option<Position> {
+        let mut rows = self.rows();
+        rows.by_id.clear();
+        rows.released = true;
+        self.feed.read(|feed| feed.release(ENGINE))
+    }
+}
+
+fn key(id: &str) -> BindingKey {
+    BindingKey { owner: ENGINE, id: id.into() }
 }
 
 impl Bindings for Subscribers {
@@ -106,10 +135,20 @@ impl Bindings for Subscribers {
             return Err(format!("this node keeps {BINDINGS_MAX} bindings of one engine already"));
         }
         let bound = self.feed.read(|feed| {
-            self.put(feed, trigger_type, &asked, self.resume).or_else(|why| {
-                // What we remember for a subscriber is a courtesy; what it names itself must be kept.
-                if self.resume.is_some() { self.put(feed, trigger_type, &asked, None) } else { Err(why) }
-            })
+            // In the moment of a swap the ledger may still be that of the data before.
+            let ledger = rows.ledger.as_ref().filter(|ledger| ledger.is_of(feed));
+            let now = feed.now();
+            let metadata = asked.metadata.clone().filter(|metadata| !metadata.is_null());
+            let read = Subscription::read(feed, trigger_type, &asked.function_id, &asked.config, metadata)?;
+            let named = read.after;
+            if !rows.released {
+                let resumes = ledger.and_then(|ledger| ledger.resumes(&asked.id));
+                self.put(feed, &asked, read, resumes)?;
+            }
+            if let Some(ledger) = ledger {
+                ledger.bound(&asked.id, named, now);
+            }
+            Ok(())
         });
         if let Err(why) = &bound {
             tracing::debug!(id = asked.id, function_id = asked.function_id, why, "a binding was refused");
@@ -121,7 +160,12 @@ impl Bindings for Subscribers {
     }
 
     fn unbind(&self, id: &str) {
-        self.rows().by_id.remove(id);
-        self.feed.read(|feed| feed.unbind(&BindingKey { owner: ENGINE, id: id.into() }));
+        self.drop_row(&mut self.rows(), id);
+    }
+}
+
+impl Progress for Subscribers {
+    fn reached(&self) -> Option<Reached> {
+        self.ledger()?.reached()
     }
 }
