@@ -36,32 +36,30 @@ pub fn check(history: &History, replay: &Replay) -> Findings {
         let known = floors.entry(session_id.clone()).or_default();
         let floor = known.iter().filter(|(since, ..)| *since < operation.called).max_by_key(|(_, index, _)| *index);
         let none = Versions(vec![(0, State::default())]);
-        let shown = versions.get(session_id).unwrap_or(&none).last_that(&question, function, seen);
-        match (shown, floor) {
-            (None, _) => {
-                findings.add(operation.returned, format!("{} shows what never was: {seen:?}", name(operation)))
-            }
-            (Some((from, until)), Some((_, index, by))) if until.is_some_and(|until| until <= *index) => findings.add(
-                operation.returned,
-                format!(
-                    "{} shows the state of entry {from}, but entry {index} was known to #{by} before: {seen:?}",
-                    name(operation)
-                ),
-            ),
-            (Some((from, _)), Some(_) | None) => {
-                // From now on everybody must see at least this. Equal states of different entries count as the first.
-                let first = versions.get(session_id).unwrap_or(&none).first_that(&question, function, seen);
+        let versions = versions.get(session_id).unwrap_or(&none);
+        let at_least = floor.map_or(0, |(_, index, _)| *index);
+        match (versions.first_that(at_least, &question, function, seen), floor) {
+            // From now on everybody must see at least this. Of equal answers the first one since then counts.
+            (Some(shown), _) => {
                 if let Some(returned) = operation.returned {
-                    known.push((returned, first.unwrap_or(from), operation.id));
+                    known.push((returned, shown, operation.id));
                 }
+            }
+            (None, floor) => {
+                let name = format!(
+                    "#{} {} {} on node {}",
+                    operation.id, operation.function, operation.request, operation.node
+                );
+                findings.add(operation.returned, match (versions.last_that(&question, function, seen), floor) {
+                    (Some(from), Some((_, index, by))) => format!(
+                        "{name} shows the state of entry {from}, but entry {index} was known to #{by} before: {seen:?}"
+                    ),
+                    (_, _) => format!("{name} shows what never was: {seen:?}"),
+                });
             }
         }
     }
     findings
-}
-
-fn name(operation: &Operation) -> String {
-    format!("#{} {} {} on node {}", operation.id, operation.function, operation.request, operation.node)
 }
 
 /// The session a question is about, where it is about one.
@@ -86,19 +84,16 @@ pub fn answers(state: &State, question: &Query, function: &Function, seen: Resul
 }
 
 impl Versions {
-    /// The last version that answers like this: from which entry on it held, and until which one, exclusive.
-    fn last_that(
-        &self,
-        question: &Query,
-        function: &Function,
-        seen: Result<&Value, &str>,
-    ) -> Option<(u64, Option<u64>)> {
-        let place = self.0.iter().rposition(|(_, state)| answers(state, question, function, seen))?;
-        Some((self.0[place].0, self.0.get(place + 1).map(|(from, _)| *from)))
+    /// The last version that answers like this: from which entry on it held.
+    fn last_that(&self, question: &Query, function: &Function, seen: Result<&Value, &str>) -> Option<u64> {
+        let (from, _) = self.0.iter().rfind(|(_, state)| answers(state, question, function, seen))?;
+        Some(*from)
     }
 
-    fn first_that(&self, question: &Query, function: &Function, seen: Result<&Value, &str>) -> Option<u64> {
-        let (from, _) = self.0.iter().find(|(_, state)| answers(state, question, function, seen))?;
+    /// The first one that does among those that still held after this entry.
+    fn first_that(&self, after: u64, question: &Query, function: &Function, seen: Result<&Value, &str>) -> Option<u64> {
+        let held = self.0.partition_point(|(from, _)| *from <= after).saturating_sub(1);
+        let (from, _) = self.0[held..].iter().find(|(_, state)| answers(state, question, function, seen))?;
         Some(*from)
     }
 }

@@ -1,6 +1,7 @@
 //! The oracles: what must hold of every run. Pure functions over a finished `History`; one file per law.
 //!
-//! `tests/laws/oracles.rs` shows for each that it can fail. The judge's own machine runs without planted bugs: whoever planted one digs it up before judging.
+//! `tests/laws/oracles.rs` shows for each that it can fail. No bug is planted in the machine or the records, which the judge
+//! uses too.
 
 mod agreement;
 mod chains;
@@ -9,6 +10,7 @@ mod delivery;
 mod fresh;
 mod groups;
 mod linear;
+mod minted;
 mod once;
 mod progress;
 pub mod replay;
@@ -67,6 +69,7 @@ pub fn judge(history: &History) -> Vec<Broken> {
         agreement::check(history, &replay),
         once::check(history, &replay),
         dedup::check(history, &replay),
+        minted::check(history),
         revisions::check(history, &replay),
         chains::check(history),
         time::check(history, &replay),
