@@ -12,6 +12,9 @@ use crate::process::{self, Running};
 /// A bug that this many seeds do not show counts as missed.
 const SEEDS_MAX: u64 = 50;
 
+/// Enough of a violation to know it.
+const LAW_CHARS: usize = 110;
+
 /// How one bug was noticed.
 struct Caught {
     seed: u64,
@@ -58,8 +61,9 @@ fn hunt(bug: Bug, jobs: usize) -> Option<Caught> {
         running.retain_mut(|one| {
             let Some(told) = one.ended() else { return true };
             if let Err(failure) = told {
-                let law = failure.violation.unwrap_or(failure.words);
-                let law = law.lines().next().unwrap_or_default().chars().take(160).collect();
+                let panic = failure.words.lines().skip_while(|line| !line.starts_with("PANIC")).take(2);
+                let law = failure.violation.unwrap_or_else(|| panic.collect::<Vec<_>>().join(" "));
+                let law = law.chars().take(LAW_CHARS).collect();
                 let found = Caught { seed: one.seed, scenario: one.scenario.name, law };
                 if caught.as_ref().is_none_or(|known| found.seed < known.seed) {
                     caught = Some(found);

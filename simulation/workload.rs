@@ -113,8 +113,10 @@ impl Client {
         }
     }
 
-    fn node(&mut self) -> u64 {
-        self.chance.below(self.door.nodes()) as u64 + 1
+    /// Whom to ask. The last door is a bridge's, which serves the raw store protocol to nobody.
+    fn node(&mut self, function: &str) -> u64 {
+        let raw = function.starts_with("session::store::");
+        self.chance.below(self.door.nodes() - usize::from(raw)) as u64 + 1
     }
 
     fn words(&mut self) -> String {
@@ -161,7 +163,7 @@ impl Client {
     /// Goes from node to node until one answers or refuses. What may happen twice is not sent again after an unknown
     /// outcome.
     async fn call(&mut self, function: &'static str, request: Value, repeatable: bool) -> Option<Value> {
-        let mut node = self.node();
+        let mut node = self.node(function);
         let mut first = None;
         for _ in 0..ATTEMPTS_MAX {
             let (id, outcome) = self.attempt(node, function, &request, first).await;
@@ -175,7 +177,7 @@ impl Client {
             if self.common.stops() {
                 return None;
             }
-            node = self.node();
+            node = self.node(function);
             tokio::time::sleep(self.chance.millis(5, 100)).await;
         }
         None

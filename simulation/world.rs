@@ -51,7 +51,11 @@ pub fn run(seed: u64, scenario: &'static Scenario) -> Report {
     determinism::arm(seed);
     let recorder = Recorder::default();
     let noted = recorder.clone();
-    std::panic::set_hook(Box::new(move |panic| noted.say("PANIC", &panic.to_string().replace('\n', " "))));
+    std::panic::set_hook(Box::new(move |panic| {
+        // A panic while another one unwinds ends the process: what is on standard error by then is all there is.
+        eprintln!("PANIC {panic}");
+        noted.say("PANIC", &panic.to_string().replace('\n', " "));
+    }));
     let nodes = Chance::new(seed, 1).between(scenario.nodes.0, scenario.nodes.1);
     let told = catch_unwind(AssertUnwindSafe(|| World::new(seed, scenario, nodes, recorder.clone()).run()));
     let (timeline, history) = (recorder.timeline(), recorder.history());

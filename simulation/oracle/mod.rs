@@ -17,9 +17,11 @@ pub mod replay;
 mod rest;
 mod revisions;
 mod time;
+mod versions;
 
 use crate::history::{History, Moment};
 use replay::Replay;
+use versions::Versions;
 
 /// A law that did not hold.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -65,6 +67,7 @@ pub fn judge(history: &History) -> Vec<Broken> {
         Ok(replay) => replay,
         Err(words) => return vec![Broken { oracle: "replay", words, at: None }],
     };
+    let versions = Versions::of(&replay);
     [
         agreement::check(history, &replay),
         once::check(history, &replay),
@@ -73,10 +76,10 @@ pub fn judge(history: &History) -> Vec<Broken> {
         revisions::check(history, &replay),
         chains::check(history),
         time::check(history, &replay),
-        fresh::check(history, &replay),
+        fresh::check(history, &replay, &versions),
         rest::check(history, &replay),
         linear::check(history, &replay),
-        delivery::check(history, &replay),
+        delivery::check(history, &replay, &versions),
         progress::check(history),
     ]
     .into_iter()
