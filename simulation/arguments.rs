@@ -3,11 +3,14 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use session_manager::planted::Bug;
+
 use crate::scenario::{self, Scenario};
 
 pub const USAGE: &str = "\
 Usage: cargo sim -- [--seeds A..B] [--scenario NAME] [--minutes M] [--jobs N]
-       cargo sim -- --seed N [--scenario NAME] [--trace FILE]
+       cargo sim -- --seed N [--scenario NAME] [--trace FILE] [--bug BUG]
+       cargo sim -- --planted [--bug BUG] [--jobs N]
 
   --seeds A..B     run these seeds (B is not among them), one process each
   --minutes M      run seeds from A (or 1) on until M minutes have passed
@@ -15,11 +18,15 @@ Usage: cargo sim -- [--seeds A..B] [--scenario NAME] [--minutes M] [--jobs N]
   --scenario NAME  calm, partitions, crashes, disk, membership, skew, everything; all in turn when left out
   --seed N         run one seed in this process and print what came of it
   --trace FILE     write the timeline of that seed to a file
+  --planted        put each planted bug in, and count the seeds until one shows it
+  --bug BUG        only this one: skip-fsync, answer-before-commit, read-without-barrier, forget-dedup,
+                   publish-before-commit, apply-twice-after-restart, reuse-ids-after-failover, accept-truncated-snapshot
 ";
 
 pub enum Wanted {
-    One { seed: u64, scenario: &'static Scenario, trace: Option<PathBuf>, quiet: bool },
+    One { seed: u64, scenario: &'static Scenario, bug: Option<Bug>, trace: Option<PathBuf>, quiet: bool },
     Many(Campaign),
+    Planted { bugs: Vec<Bug>, jobs: usize },
     ShortSet,
     Nothing(String),
 }
@@ -42,13 +49,14 @@ impl Campaign {
 }
 
 /// Without a choice, seeds take the scenarios in turn.
-fn scenario_of(seed: u64) -> &'static Scenario {
+pub fn scenario_of(seed: u64) -> &'static Scenario {
     &scenario::ALL[(seed % scenario::ALL.len() as u64) as usize]
 }
 
 pub fn read(arguments: &[String]) -> Result<Wanted, String> {
     let mut seeds = None;
     let (mut seed, mut minutes, mut jobs, mut chosen, mut trace, mut quiet) = (None, None, None, None, None, false);
+    let (mut bug, mut planted) = (None, false);
     let mut rest = arguments.iter();
     while let Some(argument) = rest.next() {
         let mut value = || rest.next().ok_or_else(|| format!("{argument} wants a value"));
@@ -61,6 +69,12 @@ pub fn read(arguments: &[String]) -> Result<Wanted, String> {
             "--jobs" => jobs = Some(number(argument, value()?)?),
             "--trace" => trace = Some(PathBuf::from(value()?)),
             "--report" => quiet = true,
+            "--planted" => planted = true,
+            "--bug" => {
+                let name = value()?;
+                let found = Bug::ALL.into_iter().find(|bug| bug.name() == name);
+                bug = Some(found.ok_or_else(|| format!("--bug: nobody plants {name:?}"))?);
+            }
             "--scenario" => {
                 let name = value()?;
                 let found = scenario::named(name);
@@ -75,14 +89,20 @@ pub fn read(arguments: &[String]) -> Result<Wanted, String> {
     }
     if let Some(seed) = seed {
         let scenario = chosen.unwrap_or_else(|| scenario_of(seed));
-        return Ok(Wanted::One { seed, scenario, trace, quiet });
+        return Ok(Wanted::One { seed, scenario, bug, trace, quiet });
+    }
+    let jobs = jobs.map_or_else(processors, |jobs| jobs.max(1) as usize);
+    if planted {
+        return Ok(Wanted::Planted { bugs: bug.map_or(Bug::ALL.to_vec(), |bug| vec![bug]), jobs });
+    }
+    if bug.is_some() {
+        return Err("--bug goes with --seed or --planted".to_owned());
     }
     if seeds.is_none() && minutes.is_none() && chosen.is_none() {
         return Ok(Wanted::ShortSet);
     }
     let (first, end) = seeds.unwrap_or((1, None));
     let end = end.or(if minutes.is_none() { Some(first + 50) } else { None });
-    let jobs = jobs.map_or_else(processors, |jobs| jobs.max(1) as usize);
     let within = minutes.map(|minutes| Duration::from_secs(60 * minutes));
     Ok(Wanted::Many(Campaign { first, end, scenario: chosen, within, jobs }))
 }

@@ -28,11 +28,14 @@ pub enum Trouble {
 #[derive(Debug)]
 pub struct Faults {
     state: Mutex<(Option<Trouble>, Chance)>,
+    /// The most that one read gives, as a system may: whoever reads has to ask again, and a snapshot travels in small parts.
+    piece_bytes: usize,
 }
 
 impl Faults {
-    pub fn new(chance: Chance) -> Arc<Faults> {
-        Arc::new(Faults { state: Mutex::new((None, chance)) })
+    pub fn new(mut chance: Chance) -> Arc<Faults> {
+        let piece_bytes = *chance.pick(&[1 << 10, 4 << 10, 16 << 10, usize::MAX]).unwrap_or(&usize::MAX);
+        Arc::new(Faults { state: Mutex::new((None, chance)), piece_bytes })
     }
 
     pub fn set(&self, trouble: Option<Trouble>) {
@@ -202,7 +205,8 @@ impl SimulatedFile {
 
 impl Read for SimulatedFile {
     fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
-        let read = self.file()?.read(bytes)?;
+        let room = bytes.len().min(self.faults.piece_bytes);
+        let read = self.file()?.read(&mut bytes[..room])?;
         self.cursor += read as u64;
         if self.is_checked() {
             self.faults.flip(&mut bytes[..read]);

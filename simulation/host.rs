@@ -149,6 +149,7 @@ impl Station {
             mint: Arc::new(SystemMint::with_clock(Arc::new(clock))),
             state_in_memory: true,
             tune: Some(Arc::new(move |settings| tuned(settings, sizes))),
+            dial: None,
         };
         NodeSettings { config, reread: None, ground, engine: None }
     }

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use turmoil::Sim;
 
+use crate::bridge;
 use crate::determinism::{self, Chance};
 use crate::disk::Trouble;
 use crate::history::LifeEvent;
@@ -16,7 +17,7 @@ use crate::recorder::Recorder;
 use crate::scenario::{Breakage, Scenario};
 
 /// Every host that speaks to nodes without being one.
-pub const OUTSIDE: [&str; 3] = ["clients", "listeners", "operator"];
+pub const OUTSIDE: [&str; 4] = ["clients", "listeners", "operator", bridge::NAME];
 
 const LATENCY_MAX: Duration = Duration::from_millis(8);
 /// A node that ended by itself is started again after this long, as a supervisor would.

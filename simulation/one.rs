@@ -6,6 +6,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use serde::{Deserialize, Serialize};
+use session_manager::planted::Bug;
 use xxhash_rust::xxh3::xxh3_128;
 
 use crate::scenario::Scenario;
@@ -15,6 +16,10 @@ use crate::world::{self, Report};
 const LAST_EVENTS: usize = 60;
 /// A line of the timeline that names bodies can be long.
 const LINE_CHARS: usize = 220;
+/// What is wrong once is often wrong a hundred times. All that a seed tells fits into a pipe that nobody reads before its
+/// end.
+const VIOLATIONS_MAX: usize = 8;
+const VIOLATION_CHARS: usize = 1_200;
 
 /// What came of a seed, as one line for the runner.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -42,7 +47,7 @@ impl Verdict {
         Verdict {
             seed,
             scenario: scenario.name.to_owned(),
-            violations: report.violations.clone(),
+            violations: report.violations.iter().take(VIOLATIONS_MAX).map(|words| shortened(words)).collect(),
             nodes: report.nodes,
             simulated_ms: report.simulated.as_millis() as u64,
             operations: report.history.operations.len(),
@@ -55,16 +60,21 @@ impl Verdict {
     }
 }
 
+fn shortened(words: &str) -> String {
+    words.chars().take(VIOLATION_CHARS).collect()
+}
+
 fn text(report: &Report) -> String {
     report.timeline.iter().map(|line| line.text.clone() + "\n").collect()
 }
 
-pub fn replay(seed: u64, scenario: &str) -> String {
-    format!("cargo sim -- --seed {seed} --scenario {scenario} --trace trace.txt")
+pub fn replay(seed: u64, scenario: &str, bug: Option<Bug>) -> String {
+    let bug = bug.map(|bug| format!(" --bug {}", bug.name())).unwrap_or_default();
+    format!("cargo sim -- --seed {seed} --scenario {scenario}{bug} --trace trace.txt")
 }
 
 /// Runs one seed. `quiet`: the runner reads.
-pub fn run(seed: u64, scenario: &'static Scenario, trace: Option<&Path>, quiet: bool) -> ExitCode {
+pub fn run(seed: u64, scenario: &'static Scenario, bug: Option<Bug>, trace: Option<&Path>, quiet: bool) -> ExitCode {
     if let Ok(filter) = std::env::var("RUST_LOG") {
         let format = tracing_subscriber::fmt().with_env_filter(filter).without_time().with_ansi(false);
         format.with_writer(std::io::stderr).init();
@@ -84,19 +94,19 @@ pub fn run(seed: u64, scenario: &'static Scenario, trace: Option<&Path>, quiet: 
     if report.violations.is_empty() {
         return ExitCode::SUCCESS;
     }
-    explain(&verdict, &report);
+    explain(&verdict, &report, bug);
     ExitCode::FAILURE
 }
 
-fn explain(verdict: &Verdict, report: &Report) {
+fn explain(verdict: &Verdict, report: &Report, bug: Option<Bug>) {
     eprintln!("\nseed {} of {} breaks a law. The last events before:", verdict.seed, verdict.scenario);
     let end =
         report.shows.map_or(report.timeline.len(), |at| report.timeline.partition_point(|line| line.order <= at.order));
     for line in &report.timeline[end.saturating_sub(LAST_EVENTS)..end] {
         eprintln!("  {}", line.text.chars().take(LINE_CHARS).collect::<String>());
     }
-    for violation in verdict.violations.iter().take(10) {
+    for violation in &verdict.violations {
         eprintln!("VIOLATION  {violation}");
     }
-    eprintln!("replay     {}\n", replay(verdict.seed, &verdict.scenario));
+    eprintln!("replay     {}\n", replay(verdict.seed, &verdict.scenario, bug));
 }

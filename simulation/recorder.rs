@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde_json::Value;
+use session_manager::machine::{Command, Stamped};
 use session_manager::storage::log::record::{Entry, LogId, Payload};
 
 use crate::determinism;
@@ -127,7 +128,7 @@ impl Recorder {
             let noticed = recorded.moment();
             let what = match &entry.payload {
                 Payload::Blank => "a leader's first entry".to_owned(),
-                Payload::Command(order) => order.to_string(),
+                Payload::Command(order) => told(order.stamped()),
                 Payload::Membership(membership) => format!("voters {:?}", membership.configs),
             };
             recorded.say(&format!("node {node}"), &format!("applied {}: {what}", entry.id));
@@ -185,4 +186,25 @@ impl Recorder {
     pub fn timeline(&self) -> Vec<Line> {
         self.lock().timeline.clone()
     }
+}
+
+/// A command in a few words.
+fn told(stamped: &Stamped) -> String {
+    let verb = match &stamped.command {
+        Command::Create(_) => "create",
+        Command::Ensure(_) => "ensure",
+        Command::SetMeta(_) => "set-meta",
+        Command::SetStatus(_) => "set-status",
+        Command::Delete(_) => "delete",
+        Command::Append(_) => "append",
+        Command::AppendMany(_) => "append-many",
+        Command::UpdateMessage(_) => "update-message",
+        Command::Fork(_) => "fork",
+        Command::SetActiveLeaf(_) => "set-active-leaf",
+        Command::Store(_) => "store",
+        Command::Feed(_) => "feed",
+    };
+    let session = stamped.command.session_id().map(|session_id| format!(" {:?}", session_id.as_str()));
+    let again = if stamped.repeated { ", again" } else { "" };
+    format!("{verb}{} (request {:032x}{again})", session.unwrap_or_default(), stamped.request_id.0)
 }

@@ -2,29 +2,21 @@
 //! with the proof that a seed decides everything.
 
 use std::collections::BTreeMap;
-use std::io::{IsTerminal, Read, Write};
-use std::process::{Child, Command, ExitCode, Stdio};
+use std::io::{IsTerminal, Write};
+use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use crate::arguments::{Campaign, processors};
 use crate::one::{Verdict, replay};
-use crate::scenario::{self, Scenario};
+use crate::process::{Failure, Running, start};
+use crate::scenario;
 
-/// A seed takes seconds; one that takes this long hangs.
-const SEED_MAX: Duration = Duration::from_secs(600);
 /// Seeds of the short set, per scenario.
 const SHORT_PER_SCENARIO: u64 = 1;
 /// Seeds that are run twice.
 const TWICE: [(u64, &str); 1] = [(7, "everything")];
 const SAY_EVERY: Duration = Duration::from_secs(2);
-
-/// One seed in a process of its own.
-struct Running {
-    seed: u64,
-    scenario: &'static Scenario,
-    child: Child,
-    begun: Instant,
-}
+const SAY_EVERY_TO_A_FILE: Duration = Duration::from_secs(60);
 
 #[derive(Default)]
 struct Tally {
@@ -51,47 +43,6 @@ impl Row {
     }
 }
 
-fn start(seed: u64, scenario: &'static Scenario, trace: Option<&std::path::Path>) -> std::io::Result<Running> {
-    let mut command = Command::new(std::env::current_exe()?);
-    command.args(["--seed", &seed.to_string(), "--scenario", scenario.name, "--report"]);
-    if let Some(trace) = trace {
-        command.arg("--trace").arg(trace);
-    }
-    let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
-    Ok(Running { seed, scenario, child, begun: Instant::now() })
-}
-
-impl Running {
-    /// What came of it, once it has ended.
-    fn ended(&mut self) -> Option<Result<Verdict, String>> {
-        match self.child.try_wait() {
-            Ok(None) if self.begun.elapsed() > SEED_MAX => {
-                let _ = self.child.kill();
-                Some(Err(format!("it hangs: no end after {SEED_MAX:?}")))
-            }
-            Ok(None) => None,
-            Ok(Some(status)) => Some(self.read_out(&status.to_string())),
-            Err(error) => Some(Err(error.to_string())),
-        }
-    }
-
-    fn read_out(&mut self, status: &str) -> Result<Verdict, String> {
-        let (mut told, mut words) = (String::new(), String::new());
-        if let Some(out) = &mut self.child.stdout {
-            let _ = out.read_to_string(&mut told);
-        }
-        if let Some(out) = &mut self.child.stderr {
-            let _ = out.read_to_string(&mut words);
-        }
-        let verdict: Result<Verdict, _> = serde_json::from_str(told.trim());
-        match verdict {
-            Ok(verdict) if verdict.violations.is_empty() => Ok(verdict),
-            Ok(_) => Err(words),
-            Err(_) => Err(format!("it ended with {status} and no verdict\n{words}")),
-        }
-    }
-}
-
 /// Runs a campaign to its end.
 pub fn run(campaign: &Campaign) -> ExitCode {
     let begun = Instant::now();
@@ -109,7 +60,7 @@ fn seeds(campaign: &Campaign, begun: Instant) -> Tally {
         let over = campaign.end.is_some_and(|end| next >= end)
             || campaign.within.is_some_and(|within| begun.elapsed() >= within);
         if !over && running.len() < campaign.jobs {
-            match start(next, campaign.scenario_of(next), None) {
+            match start(next, campaign.scenario_of(next), None, None) {
                 Ok(started) => running.push(started),
                 Err(error) => tally.failed.push((next, campaign.scenario_of(next).name, error.to_string())),
             }
@@ -127,7 +78,8 @@ fn seeds(campaign: &Campaign, begun: Instant) -> Tally {
                 false
             }
         });
-        if said.elapsed() >= SAY_EVERY {
+        let every = if std::io::stdout().is_terminal() { SAY_EVERY } else { SAY_EVERY_TO_A_FILE };
+        if said.elapsed() >= every {
             said = Instant::now();
             tally.say(begun.elapsed(), false);
         }
@@ -137,7 +89,7 @@ fn seeds(campaign: &Campaign, begun: Instant) -> Tally {
 }
 
 impl Tally {
-    fn count(&mut self, one: &Running, told: Result<Verdict, String>) {
+    fn count(&mut self, one: &Running, told: Result<Verdict, Failure>) {
         let name = one.scenario.name;
         let row = self.rows.entry(name).or_default();
         row.seeds += 1;
@@ -153,8 +105,8 @@ impl Tally {
                     *row.faults.entry(kind).or_default() += count;
                 }
             }
-            Err(words) => {
-                eprintln!("\nseed {} of {name} FAILED\n{words}replay     {}", one.seed, replay(one.seed, name));
+            Err(Failure { words, .. }) => {
+                eprintln!("\nseed {} of {name} FAILED\n{words}replay     {}", one.seed, replay(one.seed, name, None));
                 self.failed.push((one.seed, name, words));
             }
         }
@@ -174,8 +126,8 @@ impl Tally {
         if std::io::stdout().is_terminal() {
             print!("\r{line}{}", if last { "\n" } else { "" });
             let _ = std::io::stdout().flush();
-        } else if last {
-            println!("{line}");
+        } else {
+            println!("{:>5.0} s  {line}", elapsed.as_secs_f64());
         }
     }
 }
@@ -206,7 +158,7 @@ fn print_table(tally: &Tally, elapsed: Duration) {
     println!("\nbroken: {}", kinds.join(", "));
     println!("in {:.0} s of real time", elapsed.as_secs_f64());
     for (seed, scenario, _) in &tally.failed {
-        println!("FAILED  {}", replay(*seed, scenario));
+        println!("FAILED  {}", replay(*seed, scenario, None));
     }
 }
 
@@ -236,7 +188,7 @@ fn same_seed_same_run() -> Result<(), String> {
         let paths = [dir.path().join("first"), dir.path().join("second")];
         let mut both = Vec::new();
         for path in &paths {
-            both.push(start(seed, scenario, Some(path)).map_err(|error| error.to_string())?);
+            both.push(start(seed, scenario, None, Some(path)).map_err(|error| error.to_string())?);
         }
         for one in &mut both {
             let told = loop {
@@ -245,7 +197,7 @@ fn same_seed_same_run() -> Result<(), String> {
                 }
                 std::thread::sleep(Duration::from_millis(10));
             };
-            told.map_err(|why| format!("seed {seed} of {name}: {why}"))?;
+            told.map_err(|failure| format!("seed {seed} of {name}: {}", failure.words))?;
         }
         let [first, second] = paths.map(|path| std::fs::read_to_string(path).unwrap_or_default());
         if first != second || first.is_empty() {

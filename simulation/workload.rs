@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::determinism::Chance;
+use crate::determinism::{self, Chance};
 use crate::door::Door;
 use crate::history::Outcome;
 use crate::recorder::Recorder;
@@ -21,6 +21,8 @@ const RAW_SESSIONS: usize = 2;
 /// Longer than an election, shorter than the product's own patience: clients see every kind of failure.
 const CALL_MAX_MS: (u64, u64) = (400, 3_000);
 const ATTEMPTS_MAX: usize = 8;
+/// The longest that a client leaves a silent node alone.
+const SILENT_MS: u64 = 2_000;
 
 /// What clients tell each other.
 #[derive(Default)]
@@ -75,11 +77,22 @@ pub struct Client {
     written: usize,
     /// The last revision this client saw of an entry, which may be behind by now.
     revisions: BTreeMap<(String, String), u64>,
+    /// Nodes that did not answer this client lately.
+    silent_until: BTreeMap<u64, Duration>,
 }
 
 impl Client {
     pub fn new(id: usize, door: Door, recorder: Recorder, common: Arc<Common>, chance: Chance) -> Client {
-        Client { id, door, recorder, common, chance, written: 0, revisions: BTreeMap::new() }
+        Client {
+            id,
+            door,
+            recorder,
+            common,
+            chance,
+            written: 0,
+            revisions: BTreeMap::new(),
+            silent_until: BTreeMap::new(),
+        }
     }
 
     /// Works until everybody stops.
@@ -113,8 +126,20 @@ impl Client {
         }
     }
 
-    fn node(&mut self) -> u64 {
-        self.chance.below(self.door.nodes()) as u64 + 1
+    /// Whom to ask. The last door is a bridge's, which serves the raw store protocol to nobody.
+    fn node(&mut self, function: &str) -> u64 {
+        let raw = function.starts_with("session::store::");
+        let doors = self.door.nodes() - usize::from(raw);
+        let mut node = self.chance.below(doors) as u64 + 1;
+        // Who was silent is left alone for a while, mostly: a run is too short to wait for it again and again.
+        for _ in 0..doors {
+            let silent = self.silent_until.get(&node).is_some_and(|until| determinism::now() < *until);
+            if !silent || self.chance.one_in(12) {
+                break;
+            }
+            node = self.chance.below(doors) as u64 + 1;
+        }
+        node
     }
 
     fn words(&mut self) -> String {
@@ -155,13 +180,19 @@ impl Client {
         let call_max = self.chance.millis(CALL_MAX_MS.0, CALL_MAX_MS.1);
         let outcome = self.door.call(node, function, request, call_max).await;
         self.recorder.returned(id, &outcome);
+        match &outcome {
+            Outcome::Answered(_) | Outcome::Refused { .. } => drop(self.silent_until.remove(&node)),
+            Outcome::Unavailable(_) | Outcome::Unknown(_) => {
+                self.silent_until.insert(node, determinism::now() + self.chance.millis(200, SILENT_MS));
+            }
+        }
         (id, outcome)
     }
 
     /// Goes from node to node until one answers or refuses. What may happen twice is not sent again after an unknown
     /// outcome.
     async fn call(&mut self, function: &'static str, request: Value, repeatable: bool) -> Option<Value> {
-        let mut node = self.node();
+        let mut node = self.node(function);
         let mut first = None;
         for _ in 0..ATTEMPTS_MAX {
             let (id, outcome) = self.attempt(node, function, &request, first).await;
@@ -175,7 +206,7 @@ impl Client {
             if self.common.stops() {
                 return None;
             }
-            node = self.node();
+            node = self.node(function);
             tokio::time::sleep(self.chance.millis(5, 100)).await;
         }
         None

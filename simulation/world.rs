@@ -8,6 +8,7 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use turmoil::Sim;
 
+use crate::bridge;
 use crate::determinism::{self, Chance, EPOCH};
 use crate::disk::Faults;
 use crate::door::Door;
@@ -50,7 +51,11 @@ pub fn run(seed: u64, scenario: &'static Scenario) -> Report {
     determinism::arm(seed);
     let recorder = Recorder::default();
     let noted = recorder.clone();
-    std::panic::set_hook(Box::new(move |panic| noted.say("PANIC", &panic.to_string().replace('\n', " "))));
+    std::panic::set_hook(Box::new(move |panic| {
+        // A panic while another one unwinds ends the process: what is on standard error by then is all there is.
+        eprintln!("PANIC {panic}");
+        noted.say("PANIC", &panic.to_string().replace('\n', " "));
+    }));
     let nodes = Chance::new(seed, 1).between(scenario.nodes.0, scenario.nodes.1);
     let told = catch_unwind(AssertUnwindSafe(|| World::new(seed, scenario, nodes, recorder.clone()).run()));
     let (timeline, history) = (recorder.timeline(), recorder.history());
@@ -128,9 +133,14 @@ impl World<'_> {
     /// Clients, subscribers and the operator, on hosts of their own.
     fn populate(&mut self, seed: u64) {
         let hosts: Vec<_> = self.stations.iter().map(|station| station.address).collect();
+        // A bridge knows the members of the start, and clients know it as one more node.
+        let (at, mains) = (self.sim.lookup(bridge::NAME), hosts[..FOUNDERS as usize].to_vec());
+        let recorder = self.recorder.clone();
+        self.sim.host(bridge::NAME, move || bridge::run(at, mains.clone(), recorder.clone()));
+        let doors: Vec<_> = hosts.iter().copied().chain([at]).collect();
         let client = |id: usize| {
             let chance = Chance::new(seed, 100 + id as u64);
-            Client::new(id, Door::new(hosts.clone()), self.recorder.clone(), self.common.clone(), chance)
+            Client::new(id, Door::new(doors.clone()), self.recorder.clone(), self.common.clone(), chance)
         };
         let clients: Vec<Client> = (0..CLIENTS).map(&client).collect();
         let (reader, ending, desk) = (client(CLIENTS), self.ending.clone(), self.desk.clone());

@@ -20,3 +20,4 @@ pub mod sockets;
 
 pub mod proto;
 pub mod observe;
+pub mod planted;

@@ -26,6 +26,7 @@ use crate::events::history::History;
 use crate::events::position::ClusterTag;
 use crate::machine::ids::Position;
 use crate::proposal::Adapter;
+use crate::proposal::bridge::line::Dial;
 use crate::proposal::bridge::sdk::Sdk;
 use crate::proposal::bridge::{Address, BridgeAdapter, BridgeSettings};
 use crate::proposal::local::LocalAdapter;
@@ -67,6 +68,8 @@ pub struct Ground {
     pub state_in_memory: bool,
     /// Changes sizes and times that are no settings.
     pub tune: Option<Tune>,
+    /// How a bridge reaches its mains; the public SDK does where nothing else is said.
+    pub dial: Option<Arc<dyn Dial>>,
 }
 
 pub type Tune = Arc<dyn Fn(RaftSettings) -> RaftSettings + Send + Sync>;
@@ -79,6 +82,7 @@ impl Default for Ground {
             mint: Arc::new(SystemMint::default()),
             state_in_memory: false,
             tune: None,
+            dial: None,
         }
     }
 }
@@ -362,7 +366,7 @@ async fn open_store(config: &Config, ground: &Ground, instance: &str) -> Result<
         AdapterConfig::Fs(files) => open_fs(files.data_dir.clone()).await,
         AdapterConfig::Bridge(bridge) => {
             bridge.refuse_own_address(config.listen).map_err(|error| error.0)?;
-            open_bridge(bridge, instance).await
+            open_bridge(bridge, ground, instance).await
         }
     }
 }
@@ -392,12 +396,13 @@ async fn open_raft(config: &Config, ground: &Ground, data_dir: &Path) -> Result<
     Ok((OpenStore::Raft(adapter), feed))
 }
 
-async fn open_bridge(config: &BridgeConfig, instance: &str) -> Result<(OpenStore, Arc<Feed>), String> {
+async fn open_bridge(config: &BridgeConfig, ground: &Ground, instance: &str) -> Result<(OpenStore, Arc<Feed>), String> {
     let feed = feed_of("bridge");
     let mains = config.mains().into_iter().map(|(key, url)| Address { key, shown: shown(&url), url }).collect();
     let timeout = Duration::from_millis(config.timeout_ms);
     let settings = BridgeSettings { mains, timeout, instance: instance.to_owned() };
-    let dial = Arc::new(Sdk { name: format!("session-manager-bridge-{instance}") });
+    let sdk = || -> Arc<dyn Dial> { Arc::new(Sdk { name: format!("session-manager-bridge-{instance}") }) };
+    let dial = ground.dial.clone().unwrap_or_else(sdk);
     // Events keep the positions of the main, so that a subscriber may resume at any edge of it.
     let named = feed.clone();
     let on_main = Arc::new(move |cluster: &str, position: Option<Position>| {

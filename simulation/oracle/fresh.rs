@@ -11,17 +11,14 @@ use session_manager::requests::{Done, Function};
 use super::Findings;
 use super::groups::Groups;
 use super::replay::{Asked, Replay, State, asked, response};
+use super::versions::Versions;
 use crate::history::{History, Moment, Operation, Outcome};
-
-/// The states one session went through: from which entry on each held.
-struct Versions(Vec<(u64, State)>);
 
 /// By session, what was known to have happened: since when, and up to which entry.
 type Floors = BTreeMap<SessionId, Vec<(Moment, u64, usize)>>;
 
-pub fn check(history: &History, replay: &Replay) -> Findings {
+pub fn check(history: &History, replay: &Replay, versions: &Versions) -> Findings {
     let mut findings = Findings::of("fresh");
-    let versions = versions(replay);
     let mut floors = acknowledged(history, replay);
     let mut reads: Vec<&Operation> = history.operations.iter().collect();
     reads.sort_by_key(|operation| operation.returned);
@@ -35,33 +32,30 @@ pub fn check(history: &History, replay: &Replay) -> Findings {
         };
         let known = floors.entry(session_id.clone()).or_default();
         let floor = known.iter().filter(|(since, ..)| *since < operation.called).max_by_key(|(_, index, _)| *index);
-        let none = Versions(vec![(0, State::default())]);
-        let shown = versions.get(session_id).unwrap_or(&none).last_that(&question, function, seen);
-        match (shown, floor) {
-            (None, _) => {
-                findings.add(operation.returned, format!("{} shows what never was: {seen:?}", name(operation)))
-            }
-            (Some((from, until)), Some((_, index, by))) if until.is_some_and(|until| until <= *index) => findings.add(
-                operation.returned,
-                format!(
-                    "{} shows the state of entry {from}, but entry {index} was known to #{by} before: {seen:?}",
-                    name(operation)
-                ),
-            ),
-            (Some((from, _)), Some(_) | None) => {
-                // From now on everybody must see at least this. Equal states of different entries count as the first.
-                let first = versions.get(session_id).unwrap_or(&none).first_that(&question, function, seen);
+        let at_least = floor.map_or(0, |(_, index, _)| *index);
+        let tells = |(_, state): &&(u64, State)| answers(state, &question, function, seen);
+        match (versions.since(session_id, at_least).iter().find(tells), floor) {
+            // From now on everybody must see at least this. Of equal answers the first one since then counts.
+            (Some((shown, _)), _) => {
                 if let Some(returned) = operation.returned {
-                    known.push((returned, first.unwrap_or(from), operation.id));
+                    known.push((returned, *shown, operation.id));
                 }
+            }
+            (None, floor) => {
+                let name = format!(
+                    "#{} {} {} on node {}",
+                    operation.id, operation.function, operation.request, operation.node
+                );
+                findings.add(operation.returned, match (versions.all(session_id).iter().rfind(tells), floor) {
+                    (Some((from, _)), Some((_, index, by))) => format!(
+                        "{name} shows the state of entry {from}, but entry {index} was known to #{by} before: {seen:?}"
+                    ),
+                    (_, _) => format!("{name} shows what never was: {seen:?}"),
+                });
             }
         }
     }
     findings
-}
-
-fn name(operation: &Operation) -> String {
-    format!("#{} {} {} on node {}", operation.id, operation.function, operation.request, operation.node)
 }
 
 /// The session a question is about, where it is about one.
@@ -83,38 +77,6 @@ pub fn answers(state: &State, question: &Query, function: &Function, seen: Resul
         (Ok(Err(refusal)), Err(code)) => refusal.code() == code,
         (Ok(Ok(_)), Err(_)) | (Ok(Err(_)), Ok(_)) | (Err(_), _) => false,
     }
-}
-
-impl Versions {
-    /// The last version that answers like this: from which entry on it held, and until which one, exclusive.
-    fn last_that(
-        &self,
-        question: &Query,
-        function: &Function,
-        seen: Result<&Value, &str>,
-    ) -> Option<(u64, Option<u64>)> {
-        let place = self.0.iter().rposition(|(_, state)| answers(state, question, function, seen))?;
-        Some((self.0[place].0, self.0.get(place + 1).map(|(from, _)| *from)))
-    }
-
-    fn first_that(&self, question: &Query, function: &Function, seen: Result<&Value, &str>) -> Option<u64> {
-        let (from, _) = self.0.iter().find(|(_, state)| answers(state, question, function, seen))?;
-        Some(*from)
-    }
-}
-
-/// Only what a session's own commands changed, so that states stay small.
-fn versions(replay: &Replay) -> BTreeMap<SessionId, Versions> {
-    let mut versions: BTreeMap<SessionId, Versions> = BTreeMap::new();
-    for step in replay.steps.iter().filter(|step| step.effective) {
-        for session_id in step.session_id().into_iter().chain(step.forked()) {
-            let versions = versions.entry(session_id.clone()).or_insert_with(|| Versions(vec![(0, State::default())]));
-            let mut state = versions.0.last().map(|(_, state)| state.clone()).unwrap_or_default();
-            state.merge(&step.changed);
-            versions.0.push((step.index, state));
-        }
-    }
-    versions
 }
 
 /// Where it is certain which entry an acknowledgement was for.

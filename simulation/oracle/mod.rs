@@ -1,6 +1,7 @@
 //! The oracles: what must hold of every run. Pure functions over a finished `History`; one file per law.
 //!
-//! `tests/laws/oracles.rs` shows for each that it can fail. The judge's own machine runs without planted bugs: whoever planted one digs it up before judging.
+//! `tests/laws/oracles.rs` shows for each that it can fail. No bug is planted in the machine or the records, which the judge
+//! uses too.
 
 mod agreement;
 mod chains;
@@ -9,15 +10,18 @@ mod delivery;
 mod fresh;
 mod groups;
 mod linear;
+mod minted;
 mod once;
 mod progress;
 pub mod replay;
 mod rest;
 mod revisions;
 mod time;
+mod versions;
 
 use crate::history::{History, Moment};
 use replay::Replay;
+use versions::Versions;
 
 /// A law that did not hold.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -63,17 +67,19 @@ pub fn judge(history: &History) -> Vec<Broken> {
         Ok(replay) => replay,
         Err(words) => return vec![Broken { oracle: "replay", words, at: None }],
     };
+    let versions = Versions::of(&replay);
     [
         agreement::check(history, &replay),
         once::check(history, &replay),
         dedup::check(history, &replay),
+        minted::check(history),
         revisions::check(history, &replay),
         chains::check(history),
         time::check(history, &replay),
-        fresh::check(history, &replay),
+        fresh::check(history, &replay, &versions),
         rest::check(history, &replay),
         linear::check(history, &replay),
-        delivery::check(history, &replay),
+        delivery::check(history, &replay, &versions),
         progress::check(history),
     ]
     .into_iter()

@@ -2,6 +2,7 @@
 //! The other oracles compare with it. Never: judge what clients saw.
 
 use std::collections::BTreeMap;
+use std::hash::{Hash, Hasher};
 use std::ops::{Bound, ControlFlow};
 
 use bytes::Bytes;
@@ -21,19 +22,47 @@ use session_manager::storage::kv::{Changed, Kv, Visit};
 use session_manager::storage::log::command::Order;
 use session_manager::storage::log::record::Payload;
 use session_manager::storage::view::{Records, write};
+use xxhash_rust::xxh3::Xxh3;
 
 use crate::history::{History, Operation};
 
 /// The limits every node of a run has.
 pub const LIMITS: Limits = Limits { default_list_limit: 50, max_list_limit: 500 };
 
-/// A state: ordered pairs, comparable as a whole.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
-pub struct State(BTreeMap<Vec<u8>, Bytes>);
+/// A state: ordered pairs, comparable as a whole. The search for an order of calls compares and copies states all the time,
+/// so pairs are shared, and a state is known by the sum of the hashes of its pairs.
+#[derive(Debug, Clone, Default)]
+pub struct State {
+    pairs: BTreeMap<Bytes, Bytes>,
+    sum: u128,
+}
+
+impl PartialEq for State {
+    fn eq(&self, other: &State) -> bool {
+        self.sum == other.sum && self.pairs.len() == other.pairs.len()
+    }
+}
+
+impl Eq for State {}
+
+impl Hash for State {
+    fn hash<H: Hasher>(&self, hasher: &mut H) {
+        self.sum.hash(hasher);
+    }
+}
+
+/// What one pair adds to the sum of a state. The length of the key stands first: no two pairs spell the same bytes.
+fn weight(key: &[u8], value: &[u8]) -> u128 {
+    let mut hash = Xxh3::new();
+    hash.update(&(key.len() as u64).to_le_bytes());
+    hash.update(key);
+    hash.update(value);
+    hash.digest128()
+}
 
 impl Kv for State {
     fn get(&self, key: &[u8]) -> Result<Option<Bytes>, Fault> {
-        Ok(self.0.get(key).cloned())
+        Ok(self.pairs.get(key).cloned())
     }
 
     fn scan(&self, from: &[u8], to: Option<&[u8]>, visit: Visit<'_>) -> Result<(), Fault> {
@@ -41,7 +70,7 @@ impl Kv for State {
             return Ok(());
         }
         let upper = to.map_or(Bound::Unbounded, Bound::Excluded);
-        for (key, value) in self.0.range::<[u8], _>((Bound::Included(from), upper)) {
+        for (key, value) in self.pairs.range::<[u8], _>((Bound::Included(from), upper)) {
             if visit(key, value) == ControlFlow::Break(()) {
                 break;
             }
@@ -57,10 +86,16 @@ impl State {
 
     pub fn merge(&mut self, changed: &Changed) {
         for (key, value) in changed {
-            match value {
-                Some(value) => self.0.insert(key.clone(), value.clone()),
-                None => self.0.remove(key),
+            let before = match value {
+                Some(value) => {
+                    self.sum = self.sum.wrapping_add(weight(key, value));
+                    self.pairs.insert(Bytes::copy_from_slice(key), value.clone())
+                }
+                None => self.pairs.remove(key.as_slice()),
             };
+            if let Some(before) = before {
+                self.sum = self.sum.wrapping_sub(weight(key, &before));
+            }
         }
     }
 

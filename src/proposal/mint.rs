@@ -1,11 +1,12 @@
 //! Owns: the only source of time and randomness. What it mints enters the log and is replayed, never minted again.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::machine::ids::RequestId;
 use crate::machine::stamp::Stamp;
+use crate::planted::{self, Bug};
 
 /// Mints stamps and request ids. The simulation and the tests bring their own.
 pub trait Mint: Send + Sync + 'static {
@@ -20,6 +21,8 @@ pub type Clock = Arc<dyn Fn() -> i64 + Send + Sync>;
 pub struct SystemMint {
     clock: Clock,
     last_ms: AtomicI64,
+    /// Stamps that were minted; only a planted bug looks at it.
+    count: AtomicU64,
 }
 
 impl Default for SystemMint {
@@ -34,6 +37,10 @@ fn system_ms() -> i64 {
 
 impl Mint for SystemMint {
     fn stamp(&self) -> Stamp {
+        if planted::has(Bug::ReuseIdsAfterFailover) {
+            // Without the time, which would tell the ids of two leaders apart.
+            return Stamp { at_ms: 0, seed: u128::from(self.count.fetch_add(1, Ordering::Relaxed)) };
+        }
         Stamp { at_ms: self.now_ms(), seed: random() }
     }
 
@@ -45,7 +52,7 @@ impl Mint for SystemMint {
 impl SystemMint {
     /// With a clock of the caller's: the simulation's clocks are wrong on purpose.
     pub fn with_clock(clock: Clock) -> SystemMint {
-        SystemMint { clock, last_ms: AtomicI64::default() }
+        SystemMint { clock, last_ms: AtomicI64::default(), count: AtomicU64::default() }
     }
 
     fn now_ms(&self) -> i64 {

@@ -4,6 +4,7 @@
 
 mod carry;
 mod courier;
+mod hasty;
 mod leading;
 mod quick;
 
@@ -27,6 +28,7 @@ use crate::events::history::History;
 use crate::machine::ids::{FeedPlace, RequestId};
 use crate::machine::view::View;
 use crate::machine::{self, Answer, Command, Found, Query};
+use crate::planted::{self, Bug};
 use crate::replication::GROUP;
 use crate::replication::admin_service::AdminService;
 use crate::replication::forward::Arrivals;
@@ -107,9 +109,9 @@ impl RaftAdapter {
         let address = peer_address.map(|address| address.to_string()).unwrap_or_default();
         // 2. Consensus over log and state.
         let (stale_reads, on_cluster) = (settings.stale_reads, settings.on_cluster.clone());
-        let replica = Arc::new(Replica::start(settings, data_dir, address, store, sink).await?);
+        let replica = Arc::new(Replica::start(settings, data_dir, address, store, sink.clone()).await?);
         let courier = Courier::new(replica.raft().clone(), replica.council().peers.clone());
-        let leading = Arc::new(Leading { replica: replica.clone(), mint: mint.clone(), courier });
+        let leading = Arc::new(Leading { replica: replica.clone(), mint: mint.clone(), courier, sink });
         // 3. Peers are answered.
         let listener = bound.map(|bound| serve(bound, &replica, &leading, on_cluster));
         let room = Semaphore::new(PROPOSALS_MAX);
@@ -183,7 +185,7 @@ impl RaftAdapter {
     }
 
     async fn look_up(&self, query: Query, deadline: Instant) -> Result<Found, Undone> {
-        if !self.stale_reads.load(Ordering::Relaxed) {
+        if !self.stale_reads.load(Ordering::Relaxed) && !planted::has(Bug::ReadWithoutBarrier) {
             let deadline = deadline.min(Instant::now() + PATIENCE);
             let late = |_| Undone::Unavailable("the deadline passed before the read was confirmed".to_owned());
             timeout_at(deadline.into(), self.barrier(deadline)).await.map_err(late)??;

@@ -14,6 +14,7 @@ use crate::events::{Committed, EventSink};
 use crate::machine;
 use crate::machine::ids::{FeedPlace, Position};
 use crate::machine::refusal::Fault;
+use crate::planted::{self, Bug};
 use crate::storage::log::record::{Entry, Payload};
 use crate::storage::{Store, look};
 
@@ -28,6 +29,8 @@ pub struct Applier {
     scratch: Vec<u8>,
     /// Only openraft's own tests of a state machine leave entries out.
     gapless: bool,
+    /// Nothing was applied yet on top of what was there at the start; only a planted bug looks at it.
+    restarted: bool,
 }
 
 /// A long replay says how far it is.
@@ -43,7 +46,8 @@ impl Applier {
     pub fn new(store: Arc<dyn Store>, sink: Arc<dyn EventSink>, group: u32) -> Result<Applier, Fault> {
         let mark = Mark::of(store.mark()?, group)?;
         let applied = watch::Sender::new(next_index(&mark));
-        Ok(Applier { store, sink, mark, applied, catching_up: None, scratch: Vec::new(), gapless: true })
+        let restarted = mark.applied.is_some();
+        Ok(Applier { store, sink, mark, applied, catching_up: None, scratch: Vec::new(), gapless: true, restarted })
     }
 
     #[cfg(test)]
@@ -96,6 +100,11 @@ impl Applier {
             Payload::Command(order) => {
                 let mut outcome = look(&*self.store, |view| machine::apply(view, order.stamped()))?;
                 machine::feed::record(index, &mut outcome);
+                if planted::has(Bug::ApplyTwiceAfterRestart) && std::mem::take(&mut self.restarted) {
+                    self.store.commit(&outcome.changes, self.mark.print())?;
+                    outcome = look(&*self.store, |view| machine::apply(view, order.stamped()))?;
+                    machine::feed::record(index, &mut outcome);
+                }
                 (Reply::Answered(outcome.answer), outcome.changes, outcome.events)
             }
             Payload::Blank => (Reply::Nothing, Vec::new(), Vec::new()),

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Output, Stdio};
 use std::sync::{Arc, Mutex};
@@ -58,10 +58,23 @@ pub fn program() -> Command {
     command
 }
 
+/// A shell script that ends by becoming the program: it finds a directory as `$0` and what to become as `$@`.
+pub fn shell_in(wrapper: &[&str], script: &str, dir: &Path) -> Command {
+    let mut command = Command::new(wrapper[0]);
+    command.args(&wrapper[1..]).args(["sh", "-c", script]).arg(dir).arg(program().get_program());
+    command.env_remove("RUST_LOG").env_remove("III_URL").env_remove("SESSION_MANAGER_PEER");
+    command
+}
+
 impl DevCluster {
     /// Starts a cluster and returns once every node was introduced.
     pub fn start(dir: &Path, nodes: usize, arguments: &[&str]) -> DevCluster {
-        let mut process = program()
+        DevCluster::start_by(program(), dir, nodes, arguments)
+    }
+
+    /// The same, started by another program, which becomes it in the end.
+    pub fn start_by(mut starter: Command, dir: &Path, nodes: usize, arguments: &[&str]) -> DevCluster {
+        let mut process = starter
             .args(["dev", "--json", "--nodes", &nodes.to_string(), "--data-dir"])
             .arg(dir)
             .args(arguments)
@@ -155,9 +168,14 @@ pub struct LoneNode {
 impl LoneNode {
     /// Starts an empty node: with `--join` it waits to be added to a cluster, without it founds one of its own.
     pub fn start(dir: &Path, node: u64, name: &str, arguments: &[&str]) -> LoneNode {
+        LoneNode::start_at(Ipv4Addr::LOCALHOST.into(), dir, node, name, arguments)
+    }
+
+    /// The same, on a loopback address of its own.
+    pub fn start_at(at: IpAddr, dir: &Path, node: u64, name: &str, arguments: &[&str]) -> LoneNode {
         let data_dir = dir.join(format!("{name}-{node}"));
         let log = std::fs::File::create(dir.join(format!("{name}-{node}.log"))).expect("a log file");
-        let (client, peer) = (free_port(), free_port());
+        let (client, peer) = (free_port(at), free_port(at));
         let mut process = program()
             .args(["serve", "--listen", &client.to_string(), "--peer-listen", &peer.to_string(), "--data-dir"])
             .arg(&data_dir)
@@ -186,9 +204,9 @@ impl Drop for LoneNode {
 }
 
 /// Not among the ports of outgoing connections, so that nobody takes it before the node does.
-fn free_port() -> SocketAddr {
+fn free_port(at: IpAddr) -> SocketAddr {
     let from = 10_000 + (uuid::Uuid::new_v4().as_u128() % 9_000) as u16;
-    let mut candidates = (from..from + 900).map(|port| SocketAddr::from(([127, 0, 0, 1], port)));
+    let mut candidates = (from..from + 900).map(|port| SocketAddr::new(at, port));
     candidates.find(|address| std::net::TcpListener::bind(address).is_ok()).expect("a free port")
 }
 

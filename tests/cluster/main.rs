@@ -6,7 +6,9 @@
 #[path = "../process/client.rs"]
 mod client;
 mod commands;
+mod cut;
 mod edges;
+mod full_disk;
 mod kills;
 mod machinery;
 mod membership;

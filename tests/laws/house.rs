@@ -8,15 +8,15 @@ use std::path::{Path, PathBuf};
 const ARROWS: [(&str, &[&str]); 7] = [
     ("surface", &["requests", "proposal", "events", "machine", "proto", "sockets"]),
     ("requests", &["machine"]),
-    ("proposal", &["replication", "storage", "events", "machine"]),
-    ("replication", &["machine", "storage", "events", "proto", "sockets"]),
+    ("proposal", &["replication", "storage", "events", "machine", "planted"]),
+    ("replication", &["machine", "storage", "events", "proto", "sockets", "planted"]),
     ("machine", &[]),
-    ("storage", &["machine", "proto"]),
+    ("storage", &["machine", "proto", "planted"]),
     ("events", &["machine"]),
 ];
 
 /// Stand beside the rooms and wire them together; a room names one of them only where the list above says so.
-const BESIDE: [&str; 5] = ["config", "node", "observe", "proto", "sockets"];
+const BESIDE: [&str; 6] = ["config", "node", "observe", "planted", "proto", "sockets"];
 
 /// What would make two replicas differ, or hold up apply. Clippy denies the same by type (clippy.toml); words in
 /// comments do not count.

@@ -305,6 +305,15 @@ fn dedup_sees_two_answers_to_one_id() {
 }
 
 #[test]
+fn minted_sees_one_id_given_twice() {
+    let mut story = honest();
+    let (first, second) = (story.append("one"), story.append("two"));
+    let id = story.answer(first)["entry_id"].clone();
+    story.answer(second)["entry_id"] = id;
+    accused_by("minted", &story.end());
+}
+
+#[test]
 fn a_repeated_append_with_an_id_of_its_own_is_no_crime() {
     let mut story = honest();
     let request = json!({"session_id": "s", "entry_id": "x", "message": message("x")});

@@ -11,6 +11,7 @@ use crate::machine::ids::RequestId;
 use crate::machine::refusal::Refusal;
 use crate::machine::stamp::Stamp;
 use crate::machine::{Answer, Command, Stamped};
+use crate::planted::{self, Bug};
 use crate::replication::forward::{Attempt, Proposals};
 use crate::replication::leader::Leader;
 use crate::storage::log::command::Order;
@@ -44,7 +45,7 @@ pub async fn carry(
             Attempt::NotLeader(leader) => not_leading(leader),
             Attempt::Unavailable(why) => why,
             Attempt::Unknown(why) => {
-                stamped.repeated = true;
+                stamped.repeated = !planted::has(Bug::ForgetDedup);
                 unknown = true;
                 why
             }

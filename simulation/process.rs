@@ -1,0 +1,85 @@
+//! Owns: one seed in a process of its own, from its start to what it told.
+
+use std::io::Read;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use session_manager::planted::Bug;
+
+use crate::one::Verdict;
+use crate::scenario::Scenario;
+
+/// A seed takes seconds; one that takes this long hangs. The machine may be busy with other things.
+const SEED_MAX: Duration = Duration::from_secs(600);
+
+pub struct Running {
+    pub seed: u64,
+    pub scenario: &'static Scenario,
+    pub begun: Instant,
+    child: Child,
+}
+
+/// A seed that broke a law, or told nothing.
+pub struct Failure {
+    /// The first violation; none where there was no verdict.
+    pub violation: Option<String>,
+    /// What it said, for a person.
+    pub words: String,
+}
+
+impl Failure {
+    fn without_verdict(words: String) -> Failure {
+        Failure { violation: None, words }
+    }
+}
+
+pub fn start(
+    seed: u64,
+    scenario: &'static Scenario,
+    bug: Option<Bug>,
+    trace: Option<&Path>,
+) -> std::io::Result<Running> {
+    let mut command = Command::new(std::env::current_exe()?);
+    command.args(["--seed", &seed.to_string(), "--scenario", scenario.name, "--report"]);
+    if let Some(bug) = bug {
+        command.args(["--bug", bug.name()]);
+    }
+    if let Some(trace) = trace {
+        command.arg("--trace").arg(trace);
+    }
+    let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
+    Ok(Running { seed, scenario, child, begun: Instant::now() })
+}
+
+impl Running {
+    /// What came of it, once it has ended.
+    pub fn ended(&mut self) -> Option<Result<Verdict, Failure>> {
+        match self.child.try_wait() {
+            Ok(None) if self.begun.elapsed() > SEED_MAX => {
+                let _ = self.child.kill();
+                let _ = self.child.wait();
+                Some(Err(Failure::without_verdict(format!("it hangs: no end after {SEED_MAX:?}\n"))))
+            }
+            Ok(None) => None,
+            Ok(Some(status)) => Some(self.read_out(&status.to_string())),
+            Err(error) => Some(Err(Failure::without_verdict(format!("{error}\n")))),
+        }
+    }
+
+    fn read_out(&mut self, status: &str) -> Result<Verdict, Failure> {
+        let (mut told, mut words) = (String::new(), String::new());
+        if let Some(out) = &mut self.child.stdout {
+            let _ = out.read_to_string(&mut told);
+        }
+        if let Some(out) = &mut self.child.stderr {
+            let _ = out.read_to_string(&mut words);
+        }
+        let verdict: Result<Verdict, _> = serde_json::from_str(told.trim());
+        match verdict {
+            Ok(verdict) if verdict.violations.is_empty() => Ok(verdict),
+            Ok(verdict) => Err(Failure { violation: verdict.violations.into_iter().next(), words }),
+            Err(_) => Err(Failure::without_verdict(format!("it ended with {status} and no verdict\n{words}"))),
+        }
+    }
+}
