@@ -131,7 +131,7 @@ impl Kept<'_> {
         };
         let states = self.versions.since(&event.session_id, place.index).iter();
         states.take_while(move |(from, _)| *from <= upto).filter_map(move |(_, state)| {
-            let page = feed::page(&state.view(), Some(before), ONE).ok()?;
+            let page = feed::page(&state.view(), Some(before), ONE, &|_| true).ok()?;
             let (index, ordinal) = (place.index, place.ordinal);
             // A line that is not there was trimmed, and says nothing.
             page.upto.filter(|upto| *upto == FeedPlace { index, ordinal })?;
