@@ -30,7 +30,8 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(2);
 /// Requests under way. Few: what waits meanwhile travels together, and shares the follower's next write.
 const UNDER_WAY_MAX: usize = 4;
 
-pub type Answers<'s> = BoxStream<'s, Result<StreamAppendResult<Types>, RPCError<Types>>>;
+type Answer = Result<StreamAppendResult<Types>, RPCError<Types>>;
+pub type Answers<'s> = BoxStream<'s, Answer>;
 
 /// The leader's end.
 struct Sending<'s, S> {
@@ -80,7 +81,7 @@ where
     S: Stream<Item = AppendEntriesRequest<Types>> + Send + Unpin + 'static,
 {
     /// The next answer. Nothing comes after a refusal or an error.
-    async fn next(sending: Option<Self>) -> Option<(Result<StreamAppendResult<Types>, RPCError<Types>>, Option<Self>)> {
+    async fn next(sending: Option<Self>) -> Option<(Answer, Option<Self>)> {
         let mut this = sending?;
         loop {
             let may_send = this.requests.is_some() && this.under_way.len() < UNDER_WAY_MAX;
@@ -120,10 +121,7 @@ where
         self.requests.as_ref().is_some_and(|requests| requests.try_send(spelled).is_ok())
     }
 
-    fn answered(
-        mut self,
-        answer: AppendResponse,
-    ) -> Option<(Result<StreamAppendResult<Types>, RPCError<Types>>, Option<Self>)> {
+    fn answered(mut self, answer: AppendResponse) -> Option<(Answer, Option<Self>)> {
         let Some((previous, last)) = self.under_way.pop_front() else {
             let why = self.connection.unreachable("it answered what was never asked");
             return Some((Err(why.into()), None));
