@@ -56,7 +56,7 @@ pub struct Bounds {
 
 impl Default for Bounds {
     fn default() -> Bounds {
-        Bounds { flush_bytes: 8 << 20, ahead_bytes: 32 << 20, undo_bytes: 8 << 20, piece_bytes: 256 << 10 }
+        Bounds { flush_bytes: 8 << 20, ahead_bytes: 24 << 20, undo_bytes: 8 << 20, piece_bytes: 256 << 10 }
     }
 }
 

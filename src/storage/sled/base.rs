@@ -34,7 +34,7 @@ use crate::storage::keys;
 use crate::storage::kv::{Changed, Kv, Visit};
 
 /// Sled reads pages through this cache; the hot part of the state lies in the layers above anyway.
-const CACHE_BYTES: u64 = 32 << 20;
+const CACHE_BYTES: u64 = 16 << 20;
 
 /// What sled is given at once. Small enough not to hold its writers up for long.
 const BATCH_BYTES: usize = 1 << 20;
