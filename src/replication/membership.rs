@@ -212,7 +212,16 @@ impl Council {
 
     async fn change(&self, change: ChangeMembers<u64, Peer>, retain: bool) -> Result<(), Status> {
         match timeout(CHANGE_TIMEOUT, self.raft.change_membership(change, retain)).await {
-            Ok(Ok(_)) => Ok(()),
+            Ok(Ok(done)) => {
+                // Whoever asks next must find what was just answered; without a leader here that is another's to show.
+                let index = done.log_id.index;
+                let shows = move |metrics: &Metrics| {
+                    let at = metrics.membership_config.log_id().as_ref().map(|at| at.index);
+                    at >= Some(index) || metrics.current_leader != Some(metrics.id)
+                };
+                let _ = self.raft.wait(Some(CHANGE_TIMEOUT)).metrics(shows, "the change shows").await;
+                Ok(())
+            }
             Ok(Err(RaftError::APIError(ClientWriteError::ForwardToLeader(_)))) => {
                 Err(Status::unavailable("leadership moved while the membership was to be changed; retry"))
             }
