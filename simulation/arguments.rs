@@ -15,7 +15,8 @@ Usage: cargo sim -- [--seeds A..B] [--scenario NAME] [--minutes M] [--jobs N]
   --seeds A..B     run these seeds (B is not among them), one process each
   --minutes M      run seeds from A (or 1) on until M minutes have passed
   --jobs N         processes at a time; the number of processors when left out
-  --scenario NAME  calm, partitions, crashes, disk, membership, skew, everything; all in turn when left out
+  --scenario NAME  calm, partitions, crashes, disk, membership, snapshots, skew, everything; all in turn
+                   when left out
   --seed N         run one seed in this process and print what came of it
   --trace FILE     write the timeline of that seed to a file
   --planted        put each planted bug in, and count the seeds until one shows it

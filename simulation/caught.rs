@@ -62,7 +62,8 @@ fn hunt(bug: Bug, jobs: usize) -> Option<Caught> {
             let Some(told) = one.ended() else { return true };
             if let Err(failure) = told {
                 let panic = failure.words.lines().skip_while(|line| !line.starts_with("PANIC")).take(2);
-                let law = failure.violation.unwrap_or_else(|| panic.collect::<Vec<_>>().join(" "));
+                let panic = panic.chain(failure.words.lines().take(1)).collect::<Vec<_>>().join(" ");
+                let law = failure.violation.unwrap_or(panic);
                 let law = law.chars().take(LAW_CHARS).collect();
                 let found = Caught { seed: one.seed, scenario: one.scenario.name, law };
                 if caught.as_ref().is_none_or(|known| found.seed < known.seed) {

@@ -23,6 +23,8 @@ pub enum Trouble {
     FailingSyncs,
     /// One read in so many has a flipped bit.
     FlippedReads { one_in: u64 },
+    /// One read in so many fails: of everything, or of snapshots, which then break off on their way to another node.
+    FailingReads { one_in: u64, snapshots: bool },
 }
 
 #[derive(Debug)]
@@ -34,7 +36,7 @@ pub struct Faults {
 
 impl Faults {
     pub fn new(mut chance: Chance) -> Arc<Faults> {
-        let piece_bytes = *chance.pick(&[1 << 10, 4 << 10, 16 << 10, usize::MAX]).unwrap_or(&usize::MAX);
+        let piece_bytes = *chance.pick(&[1 << 10, 2 << 10, 4 << 10, 16 << 10]).unwrap_or(&usize::MAX);
         Arc::new(Faults { state: Mutex::new((None, chance)), piece_bytes })
     }
 
@@ -48,6 +50,17 @@ impl Faults {
 
     fn feel(&self, what: Trouble) -> bool {
         self.lock().0 == Some(what)
+    }
+
+    /// Whether this read is one that fails.
+    fn fails_to_read(&self, path: &Path) -> bool {
+        let snapshot = path.extension().is_some_and(|ending| ending == "snap");
+        match &mut *self.lock() {
+            (Some(Trouble::FailingReads { one_in, snapshots }), chance) => {
+                (snapshot || !*snapshots) && chance.one_in(*one_in)
+            }
+            (Some(_) | None, _) => false,
+        }
     }
 
     fn flip(&self, bytes: &mut [u8]) {
@@ -205,6 +218,9 @@ impl SimulatedFile {
 
 impl Read for SimulatedFile {
     fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        if self.is_checked() && self.faults.fails_to_read(&self.handle.path) {
+            return Err(broken("reading"));
+        }
         let room = bytes.len().min(self.faults.piece_bytes);
         let read = self.file()?.read(&mut bytes[..room])?;
         self.cursor += read as u64;

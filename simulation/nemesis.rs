@@ -119,9 +119,16 @@ impl Nemesis {
     }
 
     fn mend_later(&mut self, mend: Mend) {
-        let (least, most) = self.scenario.lasts_ms;
-        let at = determinism::now() + self.chance.millis(least, most);
+        let at = determinism::now() + self.outage();
         self.mends.push((at, mend));
+    }
+
+    /// How long something stays broken. Some things stay so long that the log has gone on without them, and only a snapshot
+    /// brings a node back.
+    fn outage(&mut self) -> Duration {
+        let (least, most) = self.scenario.lasts_ms;
+        let usual = self.chance.millis(least, most);
+        if self.chance.one_in(3) { 4 * usual } else { usual }
     }
 
     fn is_down(&self, node: u64) -> bool {
@@ -152,7 +159,16 @@ impl Nemesis {
         (one, (one - 1 + step) % self.stations.len() as u64 + 1)
     }
 
+    /// True while a node is down or a link is cut.
+    fn is_one_away(&self) -> bool {
+        self.mends.iter().any(|(_, mend)| matches!(mend, Mend::Start(_) | Mend::Link(..)))
+    }
+
     fn break_one(&mut self, sim: &mut Sim<'_>, breakage: Breakage) {
+        let away = matches!(breakage, Breakage::Crash | Breakage::CrashLeader | Breakage::Isolate);
+        if self.scenario.one_away && away && self.is_one_away() {
+            return;
+        }
         match breakage {
             Breakage::Isolate | Breakage::Split => self.cut_off(sim, breakage),
             Breakage::OneWay | Breakage::Hold | Breakage::Loss | Breakage::Latency | Breakage::ClientCut => {
@@ -167,6 +183,10 @@ impl Nemesis {
             Breakage::DiskReads => {
                 let one_in = self.chance.between(2, 40);
                 self.break_disk(breakage, Trouble::FlippedReads { one_in });
+            }
+            Breakage::DiskEio => {
+                let (one_in, snapshots) = (self.chance.between(2, 60), self.scenario.one_away);
+                self.break_disk(breakage, Trouble::FailingReads { one_in, snapshots });
             }
             Breakage::Join | Breakage::Remove | Breakage::Transfer | Breakage::Snapshot => self.send_operator(breakage),
             Breakage::Skew | Breakage::Jump => self.break_clock(breakage),
@@ -216,8 +236,7 @@ impl Nemesis {
         };
         let Some(node) = node else { return };
         let station = self.station(node).clone();
-        let (least, most) = self.scenario.lasts_ms;
-        let down_for = self.chance.millis(least, most);
+        let down_for = self.outage();
         self.recorder.fault(breakage.word(), format!("node {node} for {} ms", down_for.as_millis()));
         match breakage {
             Breakage::CrashAll => {
@@ -229,7 +248,7 @@ impl Nemesis {
                     .cloned()
                     .collect::<Vec<_>>()
                 {
-                    let down_for = self.chance.millis(least, most);
+                    let down_for = self.outage();
                     self.crash(sim, &station, down_for);
                 }
             }
@@ -253,7 +272,8 @@ impl Nemesis {
     }
 
     fn break_disk(&mut self, breakage: Breakage, trouble: Trouble) {
-        let node = self.some_node();
+        let leader = self.leader().filter(|_| breakage == Breakage::DiskEio && self.chance.one_in(2));
+        let node = leader.unwrap_or_else(|| self.some_node());
         self.recorder.fault(breakage.word(), format!("node {node}: {trouble:?}"));
         self.station(node).faults.set(Some(trouble));
         self.mend_later(Mend::Disk(node));
@@ -273,7 +293,11 @@ impl Nemesis {
             Breakage::Remove if members.len() > 3 => self.chance.pick(&members).copied().map(Errand::Remove),
             Breakage::Transfer if self.chance.one_in(2) => self.chance.pick(&members).copied().map(Errand::Transfer),
             Breakage::Transfer => Some(Errand::Transfer(0)),
-            Breakage::Snapshot => self.chance.pick(&members).copied().map(Errand::Snapshot),
+            // The leader's log is the one that others need.
+            Breakage::Snapshot => {
+                let leader = self.leader().filter(|_| self.chance.one_in(2));
+                leader.or_else(|| self.chance.pick(&members).copied()).map(Errand::Snapshot)
+            }
             _nothing => None,
         };
         if let Some(errand) = errand {

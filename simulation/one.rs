@@ -16,6 +16,8 @@ use crate::world::{self, Report};
 const LAST_EVENTS: usize = 60;
 /// A line of the timeline that names bodies can be long.
 const LINE_CHARS: usize = 220;
+/// A seed takes one or two of them, or twenty where nothing is optimised.
+const CPU_SECONDS_MAX: libc::rlim_t = 150;
 /// What is wrong once is often wrong a hundred times. All that a seed tells fits into a pipe that nobody reads before its
 /// end.
 const VIOLATIONS_MAX: usize = 8;
@@ -79,6 +81,7 @@ pub fn run(seed: u64, scenario: &'static Scenario, bug: Option<Bug>, trace: Opti
         let format = tracing_subscriber::fmt().with_env_filter(filter).without_time().with_ansi(false);
         format.with_writer(std::io::stderr).init();
     }
+    limit_cpu();
     let report = world::run(seed, scenario);
     if let Some(path) = trace
         && let Err(error) = fs::write(path, text(&report))
@@ -97,6 +100,17 @@ pub fn run(seed: u64, scenario: &'static Scenario, bug: Option<Bug>, trace: Opti
     explain(&verdict, &report, bug);
     ExitCode::FAILURE
 }
+
+/// Code that spins within one step never lets the simulated clock move on: the system ends it.
+#[cfg(unix)]
+fn limit_cpu() {
+    let limit = libc::rlimit { rlim_cur: CPU_SECONDS_MAX, rlim_max: CPU_SECONDS_MAX };
+    // SAFETY: the structure lives as long as the call. Where it fails, the runner notices that the seed hangs.
+    unsafe { libc::setrlimit(libc::RLIMIT_CPU, &limit) };
+}
+
+#[cfg(not(unix))]
+fn limit_cpu() {}
 
 fn explain(verdict: &Verdict, report: &Report, bug: Option<Bug>) {
     eprintln!("\nseed {} of {} breaks a law. The last events before:", verdict.seed, verdict.scenario);

@@ -37,6 +37,8 @@ pub enum Breakage {
     DiskSyncs,
     /// What it reads from its disk has flipped bits.
     DiskReads,
+    /// Some of its disk's reads fail.
+    DiskEio,
     Join,
     Remove,
     Transfer,
@@ -66,6 +68,7 @@ impl Breakage {
             Breakage::DiskWrites => "disk-writes",
             Breakage::DiskSyncs => "disk-syncs",
             Breakage::DiskReads => "disk-reads",
+            Breakage::DiskEio => "disk-eio",
             Breakage::Join => "join",
             Breakage::Remove => "remove",
             Breakage::Transfer => "transfer",
@@ -89,6 +92,8 @@ pub struct Scenario {
     pub lasts_ms: (u64, u64),
     /// How many nodes there are at least and at most; three of them are members from the start.
     pub nodes: (u64, u64),
+    /// At most one node is down or cut off at a time, so that the others get on without it.
+    pub one_away: bool,
 }
 
 impl Scenario {
@@ -123,7 +128,7 @@ const NETWORK: [(Breakage, u64); 7] = [
     (Breakage::ClientCut, 1),
 ];
 
-pub const ALL: [Scenario; 7] = [
+pub const ALL: [Scenario; 8] = [
     Scenario {
         name: "calm",
         about: "nothing is broken; snapshots and leader transfers only",
@@ -131,6 +136,7 @@ pub const ALL: [Scenario; 7] = [
         pause_ms: (500, 2_000),
         lasts_ms: (100, 500),
         nodes: (3, 3),
+        one_away: false,
     },
     Scenario {
         name: "partitions",
@@ -139,6 +145,7 @@ pub const ALL: [Scenario; 7] = [
         pause_ms: (200, 1_500),
         lasts_ms: (100, 2_500),
         nodes: (3, 5),
+        one_away: false,
     },
     Scenario {
         name: "crashes",
@@ -149,27 +156,30 @@ pub const ALL: [Scenario; 7] = [
             (Breakage::CrashAll, 1),
             (Breakage::Kill, 2),
             (Breakage::Stop, 2),
-            (Breakage::Snapshot, 1),
+            (Breakage::Snapshot, 4),
         ],
         pause_ms: (300, 1_500),
         lasts_ms: (20, 2_000),
         nodes: (3, 5),
+        one_away: false,
     },
     Scenario {
         name: "disk",
-        about: "full disks, failing writes and syncs, flipped bits in what is read, and crashes",
+        about: "full disks, failing writes, syncs and reads, flipped bits in what is read, and crashes",
         breakages: &[
             (Breakage::DiskFull, 3),
             (Breakage::DiskWrites, 3),
             (Breakage::DiskSyncs, 3),
             (Breakage::DiskReads, 3),
-            (Breakage::Crash, 3),
+            (Breakage::DiskEio, 4),
+            (Breakage::Crash, 4),
             (Breakage::Kill, 2),
-            (Breakage::Snapshot, 2),
+            (Breakage::Snapshot, 5),
         ],
         pause_ms: (300, 1_500),
         lasts_ms: (100, 1_500),
         nodes: (3, 3),
+        one_away: false,
     },
     Scenario {
         name: "membership",
@@ -178,7 +188,7 @@ pub const ALL: [Scenario; 7] = [
             (Breakage::Join, 6),
             (Breakage::Remove, 5),
             (Breakage::Transfer, 4),
-            (Breakage::Snapshot, 2),
+            (Breakage::Snapshot, 4),
             (Breakage::CrashLeader, 1),
             (Breakage::Crash, 1),
             (Breakage::Isolate, 2),
@@ -186,6 +196,23 @@ pub const ALL: [Scenario; 7] = [
         pause_ms: (200, 1_200),
         lasts_ms: (100, 1_000),
         nodes: (5, 5),
+        one_away: false,
+    },
+    Scenario {
+        name: "snapshots",
+        about: "nodes away for so long that only a snapshot brings them back, and transfers that break off",
+        breakages: &[
+            (Breakage::Snapshot, 6),
+            (Breakage::Crash, 4),
+            (Breakage::Isolate, 4),
+            (Breakage::Loss, 2),
+            (Breakage::DiskEio, 5),
+            (Breakage::CrashLeader, 1),
+        ],
+        pause_ms: (100, 400),
+        lasts_ms: (1_500, 3_500),
+        nodes: (3, 3),
+        one_away: true,
     },
     Scenario {
         name: "skew",
@@ -200,6 +227,7 @@ pub const ALL: [Scenario; 7] = [
         pause_ms: (200, 1_000),
         lasts_ms: (100, 1_500),
         nodes: (3, 3),
+        one_away: false,
     },
     Scenario {
         name: "everything",
@@ -221,6 +249,7 @@ pub const ALL: [Scenario; 7] = [
             (Breakage::DiskWrites, 1),
             (Breakage::DiskSyncs, 1),
             (Breakage::DiskReads, 1),
+            (Breakage::DiskEio, 1),
             (Breakage::Join, 2),
             (Breakage::Remove, 2),
             (Breakage::Transfer, 2),
@@ -231,6 +260,7 @@ pub const ALL: [Scenario; 7] = [
         pause_ms: (100, 1_000),
         lasts_ms: (50, 2_000),
         nodes: (3, 5),
+        one_away: false,
     },
 ];
 

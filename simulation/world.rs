@@ -111,8 +111,8 @@ impl World<'_> {
         let sizes = Sizes {
             segment_bytes: chance.between(4, 64) << 10,
             cache_bytes: (chance.between(1, 64) << 10) as usize,
-            snapshot_every: chance.between(60, 400),
-            keep_entries: chance.between(30, 200),
+            snapshot_every: chance.between(20, 150),
+            keep_entries: chance.between(5, 40),
         };
         let mut stations = Vec::new();
         for node in 1..=nodes {
