@@ -29,7 +29,7 @@ use crate::proposal::cursor::{Cursors, GatheredCursor};
 const NOTES_MAX: usize = 256;
 
 /// How long a replica that lets go may take to say how far it came.
-const LAST_WORD_MAX: Duration = Duration::from_secs(1);
+const LAST_WORD_MAX: Duration = Duration::from_secs(3);
 
 /// How far one engine's subscribers have come.
 pub struct Ledger {

@@ -27,9 +27,9 @@ use crate::surface::Service;
 
 /// How long a new leader waits for the one before it to let go, as long as that one gives signs of life. One that died is
 /// gone already.
-const HANDOVER_MAX: Duration = Duration::from_secs(3);
+const HANDOVER_MAX: Duration = Duration::from_secs(5);
 /// One that is silent for so long is frozen, and nobody waits for it.
-const SIGN_OF_LIFE_MAX: Duration = Duration::from_millis(300);
+const SIGN_OF_LIFE_MAX: Duration = Duration::from_secs(1);
 /// How often the engine is asked who serves, beside whenever somebody comes or goes.
 const CHECK_EVERY: Duration = Duration::from_secs(1);
 /// How long the engine may take to repeat its bindings after a lost connection.
