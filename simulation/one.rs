@@ -104,7 +104,7 @@ pub fn run(seed: u64, scenario: &'static Scenario, bug: Option<Bug>, trace: Opti
 /// Code that spins within one step never lets the simulated clock move on: the system ends it.
 #[cfg(unix)]
 fn limit_cpu() {
-    let limit = libc::rlimit { rlim_cur: CPU_SECONDS_MAX, rlim_max: CPU_SECONDS_MAX };
+    let limit = libc::rlimit { rlim_cur: CPU_SECONDS_MAX, rlim_max: CPU_SECONDS_MAX + 1 };
     // SAFETY: the structure lives as long as the call. Where it fails, the runner notices that the seed hangs.
     unsafe { libc::setrlimit(libc::RLIMIT_CPU, &limit) };
 }
