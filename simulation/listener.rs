@@ -61,7 +61,7 @@ impl Listener {
         let shaken = tokio_tungstenite::client_async("ws://simulation/", stream).await;
         let (mut socket, _) = shaken.map_err(|error| error.to_string())?;
         expect(&mut socket, "workerregistered").await?;
-        // A function's name belongs to whoever registered it last: each listener has one of its own.
+        // A function's name belongs to whoever has it first: each listener has one of its own.
         let hear = format!("listener::hear-{}", self.id);
         send(&mut socket, json!({ "type": "registerfunction", "id": hear })).await?;
         let metadata = match &self.after {
@@ -79,6 +79,10 @@ impl Listener {
             let frame = next(&mut socket).await?;
             if frame["type"] == "triggerregistrationresult" {
                 break frame;
+            }
+            if frame["type"] == "registrationrejected" {
+                // A connection that the node does not know to be lost still has the name, and would get the events.
+                return Err("the function belongs to an earlier connection".to_owned());
             }
             early.push(frame);
         };
