@@ -183,10 +183,10 @@ impl Base {
         files::remove(&self.flush_path()).map_err(|error| Fault(format!("remove the flush file: {error}")))
     }
 
-    /// Puts sorted pairs of a whole new state.
+    /// Puts the sorted pairs of a whole new state into this empty generation.
     pub fn put_all(&self, pairs: impl Iterator<Item = Result<Put, Fault>>) -> Result<(), Fault> {
-        let mut changes = pairs.peekable();
-        self.put_groups(std::iter::from_fn(|| blocks::next_group(self, &mut changes).transpose()))
+        let mut pairs = pairs.peekable();
+        self.put_groups(std::iter::from_fn(|| blocks::next_fresh(&mut pairs).transpose()))
     }
 
     /// Puts groups in batches, none of them divided, the mark after all others.

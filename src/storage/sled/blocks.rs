@@ -70,6 +70,34 @@ pub fn next_group(
     Ok(Some(print_all(&run, start, &pairs, appends)))
 }
 
+/// The next pair, or the next full block, of a sorted state that goes into an empty sled. Looks nothing up, and holds one block at
+/// a time, however long a run is.
+pub fn next_fresh(pairs: &mut Peekable<impl Iterator<Item = Result<Put, Fault>>>) -> Result<Option<Vec<Put>>, Fault> {
+    let Some((key, value)) = pairs.next().transpose()? else { return Ok(None) };
+    let (Some(run), Some(first)) = (keys::run_of(&key).map(<[u8]>::to_vec), &value) else {
+        return Ok(Some(vec![(key, value)]));
+    };
+    let mut bytes = weight(&run, &key, first);
+    let mut block = vec![(key.clone(), first.clone())];
+    let mut fits = |next: &Put| {
+        let (key, Some(value)) = next else { return false };
+        let weight = weight(&run, key, value);
+        let fits = key.starts_with(&run) && bytes + weight <= BLOCK_BYTES;
+        bytes += weight;
+        fits
+    };
+    while let Some(next) = pairs.next_if(|next| next.as_ref().is_ok_and(&mut fits)) {
+        let (key, value) = next?;
+        block.extend(value.map(|value| (key, value)));
+    }
+    Ok(Some(vec![(key, Some(print(&run, &block)))]))
+}
+
+/// What a pair takes in a block.
+fn weight(run: &[u8], key: &[u8], value: &[u8]) -> usize {
+    PAIR_HEAD_BYTES + key.len().saturating_sub(run.len()) + value.len()
+}
+
 /// Sorted pairs with sorted changes carried out.
 fn merge(old: Vec<(Vec<u8>, Bytes)>, changed: Vec<Put>) -> Vec<(Vec<u8>, Bytes)> {
     let mut merged = Vec::with_capacity(old.len() + changed.len());
@@ -90,7 +118,7 @@ fn print_all(run: &[u8], start: Option<Bytes>, pairs: &[(Vec<u8>, Bytes)], appen
     if pairs.is_empty() {
         return start.into_iter().map(|start| (start.to_vec(), None)).collect();
     }
-    let weight = |(key, value): &(Vec<u8>, Bytes)| PAIR_HEAD_BYTES + key.len() - run.len() + value.len();
+    let weight = |(key, value): &(Vec<u8>, Bytes)| weight(run, key, value);
     let total: usize = pairs.iter().map(weight).sum();
     // Blocks that grow at their end are filled; others are halved, so that there is room for the next one in between.
     let full = if appends { BLOCK_BYTES } else { total.div_ceil(total.div_ceil(BLOCK_BYTES)) };

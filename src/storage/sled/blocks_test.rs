@@ -98,6 +98,24 @@ fn the_bytes_of_a_block_stay_as_they_are() {
     assert_eq!(&print(b"\x40", &pairs)[..], b"\x01\0\0\0\x02\0\0\0\x01abv\0\0\0\x02\0\0\0\0ac");
 }
 
+#[test]
+fn a_state_that_is_put_whole_is_read_one_block_at_a_time() {
+    let pairs = (0..500).map(|n| (entry(if n < 400 { "a" } else { "b" }, n), text(1000)));
+    let all: BTreeMap<_, _> = pairs.chain([(b"\x10plain".to_vec(), text(9))]).collect();
+    let taken = std::cell::Cell::new(0);
+    let counted = all.clone().into_iter().inspect(|_| taken.set(taken.get() + 1));
+    let mut pairs = counted.map(|(key, value)| Ok((key, Some(value)))).peekable();
+    let shelf = Shelf::default();
+    let mut before = 0;
+    while let Some(group) = next_fresh(&mut pairs).unwrap() {
+        assert!(taken.get() - before <= 9, "{} pairs were held", taken.get() - before);
+        before = taken.get();
+        shelf.0.borrow_mut().extend(group.into_iter().map(|(key, value)| (key, value.unwrap())));
+    }
+    assert_eq!(shelf.all(), all);
+    assert!(all.keys().filter(|key| keys::run_of(key).is_some()).all(|key| shelf.get(key).is_some()));
+}
+
 proptest! {
     #[test]
     fn blocks_hold_what_a_map_holds(
