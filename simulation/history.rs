@@ -101,6 +101,9 @@ pub struct Sample {
     pub at: Moment,
     pub applied: LogId,
     pub state_hash: u128,
+    /// The sum of all that its state held there (`replay::sum`), when somebody looked: the hash comes with a snapshot and
+    /// says nothing of what else came with it.
+    pub contents: Option<u128>,
 }
 
 /// Something broken on purpose, or mended.

@@ -20,10 +20,14 @@ use crate::determinism::{self, EPOCH};
 use crate::disk::{Faults, SimulatedDisk};
 use crate::history::LifeEvent;
 use crate::network::SimulatedSockets;
+use crate::oracle::replay::sum;
 use crate::recorder::Recorder;
 
 pub const CLIENT_PORT: u16 = 7000;
 pub const PEER_PORT: u16 = 7001;
+
+/// Adding up a whole state is slow: besides after every jump it is done where an applied entry has such a number.
+const CONTENTS_EVERY: u64 = 16;
 
 /// Sizes that make everything that happens rarely happen often.
 #[derive(Debug, Clone, Copy)]
@@ -186,12 +190,21 @@ impl Station {
         // A read that fails for a disk fault is tried again.
         let Ok(entries) = replica.log().read(next, applied.index + 1, usize::MAX) else { return next };
         let boot = self.status().boot;
+        // What came from a snapshot, at the start or later, did not come out of these entries.
+        let jumped = next == 0 || entries.first().is_none_or(|first| first.index() != next);
+        let contents = (jumped || applied.index % CONTENTS_EVERY == 0).then(|| contents(replica)).flatten();
         self.recorder.applied(self.node, boot, entries);
-        self.recorder.sample(self.node, boot, applied, mark.state_hash);
+        self.recorder.sample(self.node, boot, applied, mark.state_hash, contents);
         let mut status = self.lock();
         (status.applied, status.state_hash) = (Some(applied.index), mark.state_hash);
         applied.index + 1
     }
+}
+
+/// The sum of all that the state of a node holds.
+fn contents(replica: &Replica) -> Option<u128> {
+    let pairs = replica.store().freeze().ok()?.pairs;
+    Some(sum(pairs.collect::<Result<Vec<_>, _>>().ok()?.into_iter()))
 }
 
 pub fn name(node: u64) -> String {

@@ -128,7 +128,8 @@ impl Nemesis {
     fn outage(&mut self) -> Duration {
         let (least, most) = self.scenario.lasts_ms;
         let usual = self.chance.millis(least, most);
-        if self.chance.one_in(3) { 4 * usual } else { usual }
+        // Where one is away at a time, another's turn comes only when it is back.
+        if !self.scenario.one_away && self.chance.one_in(3) { 4 * usual } else { usual }
     }
 
     fn is_down(&self, node: u64) -> bool {
@@ -185,7 +186,9 @@ impl Nemesis {
                 self.break_disk(breakage, Trouble::FlippedReads { one_in });
             }
             Breakage::DiskEio => {
-                let (one_in, snapshots) = (self.chance.between(2, 60), self.scenario.one_away);
+                // A snapshot on its way is read in a few pieces, of which one should fail.
+                let (snapshots, most) = (self.scenario.one_away, if self.scenario.one_away { 12 } else { 60 });
+                let one_in = self.chance.between(2, most);
                 self.break_disk(breakage, Trouble::FailingReads { one_in, snapshots });
             }
             Breakage::Join | Breakage::Remove | Breakage::Transfer | Breakage::Snapshot => self.send_operator(breakage),
@@ -272,7 +275,8 @@ impl Nemesis {
     }
 
     fn break_disk(&mut self, breakage: Breakage, trouble: Trouble) {
-        let leader = self.leader().filter(|_| breakage == Breakage::DiskEio && self.chance.one_in(2));
+        // Snapshots are sent by leaders.
+        let leader = self.leader().filter(|_| breakage == Breakage::DiskEio && !self.chance.one_in(4));
         let node = leader.unwrap_or_else(|| self.some_node());
         self.recorder.fault(breakage.word(), format!("node {node}: {trouble:?}"));
         self.station(node).faults.set(Some(trouble));

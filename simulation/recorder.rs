@@ -136,11 +136,12 @@ impl Recorder {
         }
     }
 
-    pub fn sample(&self, node: u64, boot: u32, applied: LogId, state_hash: u128) {
+    pub fn sample(&self, node: u64, boot: u32, applied: LogId, state_hash: u128, contents: Option<u128>) {
         let mut recorded = self.lock();
         let at = recorded.moment();
-        recorded.say(&format!("node {node}"), &format!("state {state_hash:032x} at {applied}"));
-        recorded.history.samples.push(Sample { node, boot, at, applied, state_hash });
+        let held = contents.map(|contents| format!(", which holds {contents:032x}")).unwrap_or_default();
+        recorded.say(&format!("node {node}"), &format!("state {state_hash:032x} at {applied}{held}"));
+        recorded.history.samples.push(Sample { node, boot, at, applied, state_hash, contents });
     }
 
     pub fn fault(&self, kind: &'static str, words: String) {

@@ -111,8 +111,8 @@ impl World<'_> {
         let sizes = Sizes {
             segment_bytes: chance.between(4, 64) << 10,
             cache_bytes: (chance.between(1, 64) << 10) as usize,
-            snapshot_every: chance.between(20, 150),
-            keep_entries: chance.between(5, 40),
+            snapshot_every: chance.between(20, if scenario.one_away { 40 } else { 150 }),
+            keep_entries: chance.between(5, if scenario.one_away { 10 } else { 40 }),
         };
         let mut stations = Vec::new();
         for node in 1..=nodes {
@@ -124,7 +124,8 @@ impl World<'_> {
         }
         let (desk, common, ending) = (Arc::<Desk>::default(), Arc::<Common>::default(), Arc::<Ending>::default());
         let nemesis = Nemesis::new(scenario, stations.clone(), desk.clone(), recorder.clone(), Chance::new(seed, 3));
-        let torment = chance.millis(TORMENT_MS.0, TORMENT_MS.1);
+        let turns = if scenario.one_away { 2 } else { 1 };
+        let torment = turns * chance.millis(TORMENT_MS.0, TORMENT_MS.1);
         let mut world = World { sim, scenario, nemesis, stations, desk, common, ending, recorder, torment };
         world.populate(seed);
         world

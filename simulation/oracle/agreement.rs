@@ -1,5 +1,5 @@
 //! The law of agreement: one entry per index, whoever applied it and however often; and at every applied index the state
-//! hash that the pure machine comes to when it carries out the same log from nothing.
+//! hash that the pure machine comes to when it carries out the same log from nothing, and all that it holds then.
 
 use std::collections::BTreeMap;
 
@@ -22,7 +22,7 @@ pub fn check(history: &History, replay: &Replay) -> Findings {
     }
     for sample in &history.samples {
         let index = sample.applied.index;
-        let Some(hash) = replay.hashes.get(&index) else {
+        let Some((hash, sum)) = replay.states.get(&index) else {
             let words = format!("node {} has applied entry {index}, which no log holds", sample.node);
             findings.add(Some(sample.at), words);
             continue;
@@ -32,6 +32,9 @@ pub fn check(history: &History, replay: &Replay) -> Findings {
                 "node {} (boot {}) has state {:032x} at entry {index}; carrying out the log gives {hash:032x}",
                 sample.node, sample.boot, sample.state_hash
             )
+        });
+        findings.check(sample.contents.is_none_or(|contents| contents == *sum), Some(sample.at), || {
+            format!("node {} (boot {}) holds other things at entry {index} than the log adds up to", sample.node, sample.boot)
         });
     }
     findings

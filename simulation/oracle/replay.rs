@@ -60,6 +60,11 @@ fn weight(key: &[u8], value: &[u8]) -> u128 {
     hash.digest128()
 }
 
+/// What the pairs of a whole state add up to. Order does not matter.
+pub fn sum(pairs: impl Iterator<Item = (Vec<u8>, Bytes)>) -> u128 {
+    pairs.fold(0, |sum: u128, (key, value)| sum.wrapping_add(weight(&key, &value)))
+}
+
 impl Kv for State {
     fn get(&self, key: &[u8]) -> Result<Option<Bytes>, Fault> {
         Ok(self.pairs.get(key).cloned())
@@ -80,6 +85,11 @@ impl Kv for State {
 }
 
 impl State {
+    /// What its pairs add up to, as `sum` counts.
+    pub fn contents(&self) -> u128 {
+        self.sum
+    }
+
     pub fn view(&self) -> Records<'_, State> {
         Records::new(self)
     }
@@ -172,8 +182,8 @@ impl Deed {
 pub struct Replay {
     /// The commands, in log order.
     pub steps: Vec<Step>,
-    /// The state hash after each entry of the log.
-    pub hashes: BTreeMap<u64, u128>,
+    /// The state hash after each entry of the log, and the sum of what the state holds then.
+    pub states: BTreeMap<u64, (u128, u128)>,
     pub state: State,
     /// By deed, the steps that had an effect, in log order.
     pub effects: BTreeMap<Deed, Vec<usize>>,
@@ -182,7 +192,7 @@ pub struct Replay {
 impl Replay {
     /// Errors: a gap in the log, or an entry the machine cannot carry out.
     pub fn of(history: &History) -> Result<Replay, String> {
-        let (mut steps, mut hashes, mut state) = (Vec::new(), BTreeMap::new(), State::default());
+        let (mut steps, mut states, mut state) = (Vec::new(), BTreeMap::new(), State::default());
         let mut effects: BTreeMap<Deed, Vec<usize>> = BTreeMap::new();
         let (mut hash, mut scratch, mut next) = (0, Vec::new(), None);
         for (index, entry) in history.log() {
@@ -202,9 +212,9 @@ impl Replay {
                 steps.push(step);
             }
             hash = chain::link(hash, index, &changes, &mut scratch);
-            hashes.insert(index, hash);
+            states.insert(index, (hash, state.contents()));
         }
-        Ok(Replay { steps, hashes, state, effects })
+        Ok(Replay { steps, states, state, effects })
     }
 }
 

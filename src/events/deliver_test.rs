@@ -416,6 +416,22 @@ async fn a_subscriber_that_the_feed_no_longer_reaches_is_told_and_goes_on() {
 }
 
 #[tokio::test]
+async fn lines_that_the_state_lost_are_told_as_lost_and_not_waited_for() {
+    let (world, seen) = (World::new(1), Arc::new(Seen::default()));
+    world.feed.bind(binding(&seen, "session::deleted", None)).unwrap();
+    seen.stick(true);
+    world.publish(1..=20);
+    world.feed.drain(usize::MAX);
+    locked(&world.kept.lines).records.retain(|place, _| place.index <= 15);
+    seen.stick(false);
+    seen.gets(1..=15).await;
+    world.publish([21]);
+    seen.gets((1..=15).chain([21])).await;
+    let (_, _, sidecar) = &locked(&seen.got)[15];
+    assert_eq!(sidecar["session-manager"]["compacted"], "c.0.20.0");
+}
+
+#[tokio::test]
 async fn a_state_that_jumped_ahead_loses_nobody_an_event() {
     let (world, seen) = (World::new(1 << 20), Arc::new(Seen::default()));
     world.publish([1]);

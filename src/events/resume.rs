@@ -37,6 +37,8 @@ struct Place {
     cursor: Position,
     turn: u64,
     bounds: Vec<Arc<Bound>>,
+    /// What the ring had let go of before anything was read.
+    let_go: Option<Position>,
 }
 
 impl Feed {
@@ -70,14 +72,18 @@ impl Feed {
     }
 
     fn step(&self, number: u64, limits: FeedLimits) -> Step {
-        let Some(Place { cursor, turn, bounds }) = self.place_of(number) else { return Step::Done };
-        let Some(history) = self.history() else { return self.join(number, turn) };
+        let Some(Place { cursor, turn, bounds, let_go }) = self.place_of(number) else { return Step::Done };
+        let Some(history) = self.history() else { return self.join(number, turn, let_go) };
         let wanted = |line: &Record| {
             let may_match = |bound: &Arc<Bound>| bound.binding.filter.may_match(line.kind(), &line.session_id);
             bounds.iter().any(may_match)
         };
         match history::page(&*history, cursor.place(), limits, &wanted) {
-            Ok(page) => self.hand_out(number, turn, cursor.group, page),
+            Ok(page) if page.more => self.hand_out(number, turn, cursor.group, page).unwrap_or(Step::On),
+            Ok(page) => {
+                let stopped = self.hand_out(number, turn, cursor.group, page);
+                stopped.unwrap_or_else(|| self.join(number, turn, let_go))
+            }
             Err(Unread::Compacted(oldest)) => {
                 self.skip_to(number, turn, oldest.in_group(cursor.group));
                 Step::On
@@ -88,9 +94,10 @@ impl Feed {
 
     fn place_of(&self, number: u64) -> Option<Place> {
         let mut state = locked(&self.state);
+        let let_go = state.ring.complete_after;
         let owner = state.bindings.owner(number)?;
         let cursor = owner.cursor?;
-        Some(Place { cursor, turn: owner.turn, bounds: owner.bounds.values().cloned().collect() })
+        Some(Place { cursor, turn: owner.turn, bounds: owner.bounds.values().cloned().collect(), let_go })
     }
 
     /// Events were dropped before this subscriber got them.
@@ -101,16 +108,17 @@ impl Feed {
         }
     }
 
-    fn hand_out(&self, number: u64, turn: u64, group: u32, page: FeedPage) -> Step {
+    /// Hands out a page; `Some` says why it went no further.
+    fn hand_out(&self, number: u64, turn: u64, group: u32, page: FeedPage) -> Option<Step> {
         for (place, event) in page.events {
             let committed = Arc::new(Committed::new(place.in_group(group), event));
             let mut state = locked(&self.state);
-            let Some(owner) = state.bindings.owner(number) else { return Step::Done };
+            let Some(owner) = state.bindings.owner(number) else { return Some(Step::Done) };
             if owner.turn != turn {
-                return Step::On;
+                return Some(Step::On);
             }
             if let Some(blocked) = self.hand_to(owner, &committed) {
-                return blocked;
+                return Some(blocked);
             }
         }
         if let Some(upto) = page.upto {
@@ -119,7 +127,7 @@ impl Feed {
                 owner.cursor = owner.cursor.max(Some(upto.in_group(group)));
             }
         }
-        if page.more { Step::On } else { self.join(number, turn) }
+        None
     }
 
     /// Hands one event to every binding of a subscriber that wants it and has not seen it.
@@ -139,14 +147,15 @@ impl Feed {
     }
 
     /// The last stretch, while nothing else is handed out: what was published since the page was read is in the ring.
-    fn join(&self, number: u64, turn: u64) -> Step {
+    fn join(&self, number: u64, turn: u64, let_go: Option<Position>) -> Step {
         let mut state = locked(&self.state);
         let State { bindings, ring, .. } = &mut *state;
         let Some(owner) = bindings.owner(number) else { return Step::Done };
         let Some(cursor) = owner.cursor.filter(|_| owner.turn == turn) else { return Step::On };
         if let Some(lost) = ring.complete_after.filter(|complete_after| *complete_after > cursor) {
-            // With a state behind it this cannot last: the next page reaches further.
-            if self.history().is_none() {
+            // What the ring let go of while the page was read is on the next one. What it had let go of before, the state
+            // has on this page, or lost.
+            if self.history().is_none() || let_go == Some(lost) {
                 owner.loses(lost);
             }
             return Step::On;

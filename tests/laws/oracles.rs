@@ -55,12 +55,13 @@ impl Story {
         };
         let changes = outcome.as_ref().map_or(&[][..], |outcome| &outcome.changes);
         self.hash = chain::link(self.hash, index, changes, &mut Vec::new());
+        let contents = Some(self.state.contents());
         let (entry, hash) = (Entry { id: LogId { term: 1, leader: 1, index }, payload }, self.hash);
         for node in NODES {
             let noticed = self.moment();
             self.history.applied.push(Applied { node, boot: 1, noticed, entry: entry.clone() });
             let at = self.moment();
-            self.history.samples.push(Sample { node, boot: 1, at, applied: entry.id, state_hash: hash });
+            self.history.samples.push(Sample { node, boot: 1, at, applied: entry.id, state_hash: hash, contents });
         }
         for (ordinal, event) in (0..).zip(outcome.iter().flat_map(|outcome| &outcome.events)) {
             let heard = self.moment();
@@ -233,6 +234,11 @@ fn unknown_outcomes_may_have_happened_or_not() {
 fn agreement_sees_two_states_and_two_entries_at_one_index() {
     let mut history = honest().end();
     history.samples[10].state_hash ^= 1;
+    assert_eq!(accusers(&history), ["agreement"]);
+    // The hash comes with a snapshot; what else comes with it is another matter.
+    let mut history = honest().end();
+    let contents = history.samples[10].contents.as_mut().unwrap();
+    *contents ^= 1;
     assert_eq!(accusers(&history), ["agreement"]);
     let mut history = honest().end();
     history.applied[10].entry.id.term += 1;
