@@ -51,7 +51,7 @@ fn main() -> ExitCode {
             one::run(seed, scenario, bug, trace.as_deref(), quiet)
         }
         Ok(Wanted::Many(campaign)) => runner::run(&campaign),
-        Ok(Wanted::Planted { bugs, jobs }) => caught::run(&bugs, jobs),
+        Ok(Wanted::Planted { bugs, jobs }) => caught::run(&bugs, caught::in_turn, jobs),
         Ok(Wanted::ShortSet) => runner::short_set(),
         Ok(Wanted::Nothing(why)) => {
             println!("{why}");

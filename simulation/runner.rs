@@ -6,7 +6,10 @@ use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
+use session_manager::planted::Bug;
+
 use crate::arguments::{Campaign, processors};
+use crate::caught;
 use crate::one::{Verdict, replay};
 use crate::process::{Failure, Running, start};
 use crate::scenario;
@@ -177,7 +180,12 @@ pub fn short_set() -> ExitCode {
             false
         }
     };
-    if tally.failed.is_empty() && repeated { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    if !tally.failed.is_empty() || !repeated {
+        return ExitCode::FAILURE;
+    }
+    // Silence is worth something only from one that speaks when something is wrong.
+    println!();
+    caught::run(&Bug::ALL, caught::where_it_shows, processors())
 }
 
 /// Runs seeds twice, in fresh processes, and compares their timelines byte for byte.

@@ -34,7 +34,10 @@ pub fn check(history: &History, replay: &Replay) -> Findings {
             )
         });
         findings.check(sample.contents.is_none_or(|contents| contents == *sum), Some(sample.at), || {
-            format!("node {} (boot {}) holds other things at entry {index} than the log adds up to", sample.node, sample.boot)
+            format!(
+                "node {} (boot {}) holds other things at entry {index} than the log adds up to",
+                sample.node, sample.boot
+            )
         });
     }
     findings
