@@ -52,13 +52,18 @@ fn settings(here: IpAddr, mains: &[IpAddr]) -> NodeSettings {
     };
     let ground = Ground {
         sockets: Arc::new(SimulatedSockets { host: here }),
-        dial: Some(Arc::new(SimulatedDial)),
+        dial: Some(Arc::new(SimulatedDial::default())),
         ..Ground::default()
     };
     NodeSettings { config, reread: None, ground, engine: None }
 }
 
-struct SimulatedDial;
+/// Each connection hears by a function of its own: a bus that has not noticed the end of the last one still gives its events to
+/// that.
+#[derive(Default)]
+struct SimulatedDial {
+    dialled: AtomicU64,
+}
 
 impl Dial for SimulatedDial {
     fn dial<'a>(&'a self, url: &'a str, within: Duration) -> BoxFuture<'a, Result<Arc<dyn Line>, String>> {
@@ -68,6 +73,7 @@ impl Dial for SimulatedDial {
             let (send, to_send) = mpsc::unbounded_channel();
             let line = Arc::new(SimulatedLine {
                 send,
+                hears: format!("session-manager-bridge::{}", self.dialled.fetch_add(1, Ordering::Relaxed)),
                 next: AtomicU64::new(1),
                 waiting: Mutex::default(),
                 hear: Mutex::default(),
@@ -98,6 +104,7 @@ type Answer = Result<Value, CallFailure>;
 
 struct SimulatedLine {
     send: mpsc::UnboundedSender<Value>,
+    hears: String,
     next: AtomicU64,
     /// Who waits for which answer.
     waiting: Mutex<BTreeMap<String, oneshot::Sender<Answer>>>,
@@ -197,7 +204,7 @@ impl Line for SimulatedLine {
 
     fn follow(&self, after: Option<&str>, hear: Hear) -> Result<(), String> {
         *lock(&self.hear) = Some(hear);
-        let hears = "session-manager-bridge::hear";
+        let hears = &self.hears;
         let metadata = after.map_or(json!({}), |after| json!({ "session-manager": { "after": after } }));
         let binding = json!({
             "type": "registertrigger", "id": "bridge", "trigger_type": "session::store::events", "function_id": hears,

@@ -152,6 +152,8 @@ pub struct History {
     pub healed: Option<Moment>,
     /// Who votes in the end. Other nodes were never invited, or were removed, and answer nothing.
     pub voters: BTreeSet<u64>,
+    /// The bridge, which listeners know as one more node.
+    pub bridge: Option<u64>,
     /// When the clients had stopped and the nodes had come to rest. Whatever was called after this reads the final state.
     pub rested: Option<Moment>,
 }

@@ -26,8 +26,8 @@ const SILENCE_MAX: Duration = Duration::from_millis(1_500);
 
 pub struct Listener {
     pub id: usize,
-    /// By node, from 1 on.
-    pub hosts: Vec<IpAddr>,
+    /// Where it may listen: nodes, or the bridge.
+    pub hosts: Vec<(u64, IpAddr)>,
     pub recorder: Recorder,
     pub common: Arc<Common>,
     pub chance: Chance,
@@ -41,8 +41,8 @@ impl Listener {
     /// Listens until the clients have stopped and nothing has come for a while.
     pub async fn run(mut self) {
         loop {
-            let node = self.chance.below(self.hosts.len()) as u64 + 1;
-            match timeout(BIND_MAX, self.bind(node)).await {
+            let (node, host) = self.hosts[self.chance.below(self.hosts.len())];
+            match timeout(BIND_MAX, self.bind(node, host)).await {
                 Ok(Ok((socket, subscription))) => self.listen(socket, subscription).await,
                 Ok(Err(why)) => self.say(&format!("node {node} does not bind: {why}")),
                 Err(_) => self.say(&format!("node {node} does not bind in time")),
@@ -55,8 +55,7 @@ impl Listener {
         self.recorder.say(&format!("listener {}", self.id), words);
     }
 
-    async fn bind(&mut self, node: u64) -> Result<(Socket, usize), String> {
-        let host = self.hosts[node as usize - 1];
+    async fn bind(&mut self, node: u64, host: IpAddr) -> Result<(Socket, usize), String> {
         let stream = TcpStream::connect(SocketAddr::new(host, CLIENT_PORT)).await.map_err(|error| error.to_string())?;
         let shaken = tokio_tungstenite::client_async("ws://simulation/", stream).await;
         let (mut socket, _) = shaken.map_err(|error| error.to_string())?;

@@ -39,6 +39,7 @@ pub struct Nemesis {
 enum Mend {
     Link(String, String),
     Start(u64),
+    Bridge,
     Disk(u64),
     Clock(u64),
 }
@@ -109,6 +110,7 @@ impl Nemesis {
         match mend {
             Mend::Link(one, other) => mend_link(sim, &one, &other),
             Mend::Start(node) => sim.bounce(host::name(node)),
+            Mend::Bridge => sim.bounce(bridge::NAME),
             Mend::Disk(node) => self.station(node).faults.set(None),
             Mend::Clock(node) => self.station(node).skew_ms.store(0, Ordering::SeqCst),
         }
@@ -178,6 +180,7 @@ impl Nemesis {
             Breakage::Crash | Breakage::CrashLeader | Breakage::CrashAll | Breakage::Kill | Breakage::Stop => {
                 self.break_host(sim, breakage);
             }
+            Breakage::CrashBridge => self.crash_bridge(sim),
             Breakage::DiskFull => self.break_disk(breakage, Trouble::Full),
             Breakage::DiskWrites => self.break_disk(breakage, Trouble::FailingWrites),
             Breakage::DiskSyncs => self.break_disk(breakage, Trouble::FailingSyncs),
@@ -272,6 +275,14 @@ impl Nemesis {
         sim.crash(station.name());
         station.is_down();
         self.mends.push((determinism::now() + down_for, Mend::Start(station.node)));
+    }
+
+    fn crash_bridge(&mut self, sim: &mut Sim<'_>) {
+        if !self.mends.iter().any(|(_, mend)| *mend == Mend::Bridge) {
+            self.recorder.fault(Breakage::CrashBridge.word(), "its process is gone".to_owned());
+            sim.crash(bridge::NAME);
+            self.mend_later(Mend::Bridge);
+        }
     }
 
     fn break_disk(&mut self, breakage: Breakage, trouble: Trouble) {

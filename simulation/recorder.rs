@@ -165,10 +165,10 @@ impl Recorder {
         recorded.history.healed = Some(moment);
     }
 
-    pub fn rested(&self, voters: BTreeSet<u64>) {
+    pub fn rested(&self, voters: BTreeSet<u64>, bridge: u64) {
         let mut recorded = self.lock();
         recorded.say("run", &format!("clients have stopped; the final state of {voters:?} is read"));
-        recorded.history.voters = voters;
+        (recorded.history.voters, recorded.history.bridge) = (voters, Some(bridge));
         let moment = recorded.moment();
         recorded.history.rested = Some(moment);
     }

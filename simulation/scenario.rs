@@ -25,6 +25,8 @@ pub enum Breakage {
     CrashLeader,
     /// All nodes do, at once.
     CrashAll,
+    /// The bridge's process is killed; it keeps nothing.
+    CrashBridge,
     /// A node's process is killed and started again at once; the system keeps what it wrote.
     Kill,
     /// A node stops in order and comes back.
@@ -62,6 +64,7 @@ impl Breakage {
             Breakage::Crash => "crash",
             Breakage::CrashLeader => "crash-leader",
             Breakage::CrashAll => "crash-all",
+            Breakage::CrashBridge => "crash-bridge",
             Breakage::Kill => "kill",
             Breakage::Stop => "stop",
             Breakage::DiskFull => "disk-full",
@@ -154,6 +157,7 @@ pub const ALL: [Scenario; 8] = [
             (Breakage::Crash, 4),
             (Breakage::CrashLeader, 4),
             (Breakage::CrashAll, 1),
+            (Breakage::CrashBridge, 1),
             (Breakage::Kill, 2),
             (Breakage::Stop, 2),
             (Breakage::Snapshot, 4),
@@ -243,6 +247,7 @@ pub const ALL: [Scenario; 8] = [
             (Breakage::Crash, 3),
             (Breakage::CrashLeader, 2),
             (Breakage::CrashAll, 1),
+            (Breakage::CrashBridge, 1),
             (Breakage::Kill, 2),
             (Breakage::Stop, 1),
             (Breakage::DiskFull, 1),

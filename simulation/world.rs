@@ -158,10 +158,13 @@ impl World<'_> {
             ending.done.store(true, Ordering::SeqCst);
             std::future::pending().await
         });
-        let listeners: Vec<Listener> = (0..LISTENERS)
+        let nodes: Vec<_> = (1..).zip(hosts.clone()).collect();
+        let edge = vec![(nodes.len() as u64 + 1, at)];
+        let listeners: Vec<Listener> = (0..=LISTENERS)
             .map(|id| Listener {
                 id,
-                hosts: hosts.clone(),
+                // The last one listens at the bridge.
+                hosts: if id == LISTENERS { edge.clone() } else { nodes.clone() },
                 recorder: self.recorder.clone(),
                 common: self.common.clone(),
                 chance: Chance::new(seed, 200 + id as u64),
@@ -245,7 +248,7 @@ impl World<'_> {
         // 4. Come to rest: every member answers, and tells the same.
         self.desk.ask(Errand::Transfer(0));
         self.until(PATIENCE, false, |world| world.desk.is_done())?;
-        self.recorder.rested(self.desk.voters());
+        self.recorder.rested(self.desk.voters(), self.stations.len() as u64 + 1);
         self.ending.begin.store(true, Ordering::SeqCst);
         let read = |world: &Self| world.ending.done.load(Ordering::SeqCst);
         let all_read = self.until(PATIENCE * 6, false, read)?;

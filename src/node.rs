@@ -335,6 +335,7 @@ fn introduce(instance: String, feed: Arc<CurrentFeed>) -> Introduce {
             instance: instance.clone(),
             cluster: feed.cluster().name().to_owned(),
             position: feed.position().map(|position| feed.cluster().print(position)),
+            oldest: feed.oldest().ok().map(|oldest| feed.cluster().print(oldest)),
             gap: after.and_then(|after| feed.check_resume(after).err()),
             now_ms: clock.stamp().at_ms,
         })

@@ -156,10 +156,10 @@ fn check_gaps(
     heard: &[&Delivery],
     findings: &mut Findings,
 ) {
-    // Nodes that are no members any more, or never were, have nothing to tell.
+    // Nodes that are no members any more, or never were, have nothing to tell. A bridge has, whoever it is attached to.
     let lived = subscription.ended.is_none()
         && history.rested.is_some_and(|rested| subscription.bound < rested)
-        && history.voters.contains(&subscription.node);
+        && (history.voters.contains(&subscription.node) || history.bridge == Some(subscription.node));
     let promised = match subscription.after {
         Some(after) => Some(after),
         // Without a position it hears what is published after it was bound: what nobody had applied by then is among it.

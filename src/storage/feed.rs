@@ -139,14 +139,8 @@ pub fn write_records<K: Kv + ?Sized>(
     records: &[Record],
 ) -> Result<(), Fault> {
     let mut edge = edge_of(changed, kv)?;
-    if edge.trimmed.is_none() {
-        edge.trimmed = Some(if nothing_happened(kv)? {
-            FeedPlace::BEGINNING
-        } else {
-            // A feed that begins in the middle of a history knows nothing of what was before.
-            FeedPlace { index: index.saturating_sub(1), ordinal: u32::MAX }
-        });
-    }
+    // A feed that begins in the middle of a history knows nothing of what was before.
+    edge.trimmed.get_or_insert(FeedPlace { index: index.saturating_sub(1), ordinal: u32::MAX });
     for (ordinal, record) in (0..).zip(records) {
         let place = FeedPlace { index, ordinal };
         let (key, value) = (keys::feed(place), print_record(record));
@@ -161,9 +155,16 @@ pub fn write_records<K: Kv + ?Sized>(
     Ok(())
 }
 
-/// Whatever reports something moves the clock: a state without one never had an event.
-fn nothing_happened<K: Kv + ?Sized>(kv: &K) -> Result<bool, Fault> {
-    Ok(kv.get(&keys::clock())?.is_none())
+/// The first command of a history begins its feed, whether or not it has an event: nothing was before it, so no place is too
+/// far back. Every command moves the clock; a state without one never had any.
+pub fn write_beginning<K: Kv + ?Sized>(changed: &mut Changed, kv: &K) -> Result<(), Fault> {
+    if kv.get(&keys::clock())?.is_some() {
+        return Ok(());
+    }
+    let mut edge = edge_of(changed, kv)?;
+    edge.trimmed.get_or_insert(FeedPlace::BEGINNING);
+    changed.insert(keys::edge(), Some(print_edge(&edge)));
+    Ok(())
 }
 
 /// Drops the lines up to a place, and the tombs whose deletion goes with them.

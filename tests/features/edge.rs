@@ -65,6 +65,7 @@ impl Main {
             instance: "main".to_owned(),
             cluster: told.cluster().name().to_owned(),
             position: told.position().map(|position| told.cluster().print(position)),
+            oldest: told.oldest().ok().map(|oldest| told.cluster().print(oldest)),
             gap: None,
             now_ms: mint.stamp().at_ms,
         }));

@@ -76,14 +76,21 @@ impl Follower {
         state.cluster.as_ref().zip(state.floor).map(|(cluster, floor)| cluster.print(floor))
     }
 
-    /// Where the feed is resumed at a main that introduced itself. What it no longer has is lost, and said so.
+    /// Where the feed is resumed at a main that introduced itself. What it no longer has is lost, and said so to everybody
+    /// who listens here; what it still has is heard.
     pub fn resume_from(&self, introduction: Option<&Introduction>) -> Result<Option<String>, String> {
         if let Some((introduction, gap)) = introduction.and_then(|found| Some((found, found.gap.as_ref()?))) {
-            error!(gap, "events were missed and cannot be heard any more; subscribers should read the state again");
             let mut state = self.lock();
-            let position = state.cluster.as_ref().zip(introduction.position.as_ref());
-            state.floor = position.map(|(cluster, position)| cluster.parse(position)).transpose()?;
-            state.heard.clear();
+            let oldest = introduction.oldest.as_ref().or(introduction.position.as_ref());
+            let oldest =
+                state.cluster.as_ref().zip(oldest).map(|(cluster, oldest)| cluster.parse(oldest)).transpose()?;
+            let furthest = state.heard.last().copied().max(state.floor);
+            state.floor = oldest;
+            state.heard.retain(|heard| Some(*heard) > oldest);
+            if let Some(oldest) = oldest.filter(|_| furthest < oldest) {
+                error!(gap, "events were missed and cannot be heard any more; subscribers should read the state again");
+                self.sink.jumped(oldest);
+            }
         }
         Ok(self.resume_after())
     }
@@ -164,16 +171,25 @@ mod tests {
     use super::*;
 
     #[derive(Default)]
-    struct Heard(Mutex<Vec<(u64, u64)>>);
+    struct Heard(Mutex<Vec<(u64, u64)>>, Mutex<Option<u64>>);
 
     impl EventSink for Heard {
         fn publish(&self, events: Vec<Arc<Committed>>) {
             let places = events.iter().map(|event| (event.position.index, event.event.seq));
             self.0.lock().unwrap().extend(places);
         }
+
+        fn jumped(&self, to: Position) {
+            *self.1.lock().unwrap() = Some(to.index);
+        }
     }
 
     impl Heard {
+        /// Up to where events were lost.
+        fn lost(&self) -> Option<u64> {
+            *self.1.lock().unwrap()
+        }
+
         fn indexes(&self) -> Vec<u64> {
             self.0.lock().unwrap().iter().map(|(index, _)| *index).collect()
         }
@@ -184,6 +200,7 @@ mod tests {
             instance: "main".to_owned(),
             cluster: "c".to_owned(),
             position: position.map(|index| format!("c.0.{index}.0")),
+            oldest: position.map(|index| format!("c.0.{}.0", index - 5)),
             gap: gap.map(str::to_owned),
             now_ms: 0,
         }
@@ -230,13 +247,26 @@ mod tests {
     }
 
     #[test]
-    fn what_the_main_no_longer_has_is_passed_over() {
+    fn what_the_main_no_longer_has_is_passed_over_and_what_it_has_is_heard() {
         let (heard, follower) = follower();
         follower.begin(Some(&told(Some(10), None))).unwrap();
         let after = follower.resume_from(Some(&told(Some(50), Some("compacted")))).unwrap();
-        assert_eq!(after.as_deref(), Some("c.0.50.0"));
+        assert_eq!(after.as_deref(), Some("c.0.45.0"));
+        assert_eq!(heard.lost(), Some(45));
         (40..=51).for_each(|index| hear(&follower, index));
-        assert_eq!(heard.indexes(), [51]);
+        assert_eq!(heard.indexes(), [46, 47, 48, 49, 50, 51]);
+    }
+
+    #[test]
+    fn a_main_that_keeps_less_than_was_heard_has_nothing_lost() {
+        let (heard, follower) = follower();
+        follower.begin(Some(&told(Some(10), None))).unwrap();
+        (11..=48).for_each(|index| hear(&follower, index));
+        let after = follower.resume_from(Some(&told(Some(50), Some("compacted")))).unwrap();
+        assert_eq!(after.as_deref(), Some("c.0.45.0"));
+        assert_eq!(heard.lost(), None);
+        (46..=50).for_each(|index| hear(&follower, index));
+        assert_eq!(heard.indexes(), (11..=50).collect::<Vec<_>>());
     }
 
     #[test]

@@ -45,6 +45,8 @@ pub struct Introduction {
     pub instance: String,
     pub cluster: String,
     pub position: Option<String>,
+    /// What it can still tell of is after this.
+    pub oldest: Option<String>,
     pub gap: Option<String>,
     pub now_ms: i64,
 }

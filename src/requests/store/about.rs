@@ -23,6 +23,9 @@ pub struct Introduction {
     /// How far the feed has come; absent before its first event.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub position: Option<String>,
+    /// The position after which every event is kept.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub oldest: Option<String>,
     /// Why the feed cannot be resumed after the position that was asked about, if so.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gap: Option<String>,
