@@ -2,6 +2,7 @@
 //! from here once it is armed: both are overridden where the C library offers them.
 //! Never: a second seed in one process. What a library keeps from the first would show in the second.
 
+use std::hash::RandomState;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -16,8 +17,15 @@ static NOW_NS: AtomicU64 = AtomicU64::new(0);
 
 /// From here on this process has the clock and the randomness of this seed.
 pub fn arm(seed: u64) {
-    RANDOM.store(seed ^ 0x5e55_10e5, Ordering::SeqCst);
+    reseed(seed);
     ARMED.store(true, Ordering::SeqCst);
+    // The hash maps of this thread take their keys once, and always from here.
+    let _ = RandomState::new();
+}
+
+/// Randomness begins anew: whatever was taken until here, by a log that is written or not, makes no difference.
+pub fn reseed(seed: u64) {
+    RANDOM.store(seed ^ 0x5e55_10e5, Ordering::SeqCst);
 }
 
 /// Moves the clock. It stands still in between, so code that runs within one step of the simulation takes no time.

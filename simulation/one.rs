@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use session_manager::planted::Bug;
 use xxhash_rust::xxh3::xxh3_128;
 
+use crate::determinism;
 use crate::scenario::Scenario;
 use crate::world::{self, Report};
 
@@ -77,6 +78,7 @@ pub fn replay(seed: u64, scenario: &str, bug: Option<Bug>) -> String {
 
 /// Runs one seed. `quiet`: the runner reads.
 pub fn run(seed: u64, scenario: &'static Scenario, bug: Option<Bug>, trace: Option<&Path>, quiet: bool) -> ExitCode {
+    determinism::arm(seed);
     if let Ok(filter) = std::env::var("RUST_LOG") {
         let format = tracing_subscriber::fmt().with_env_filter(filter).without_time().with_ansi(false);
         format.with_writer(std::io::stderr).init();

@@ -48,7 +48,7 @@ pub struct Report {
 }
 
 pub fn run(seed: u64, scenario: &'static Scenario) -> Report {
-    determinism::arm(seed);
+    determinism::reseed(seed);
     let recorder = Recorder::default();
     let noted = recorder.clone();
     std::panic::set_hook(Box::new(move |panic| {

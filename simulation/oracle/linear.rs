@@ -133,7 +133,7 @@ fn mutate(
     };
     let mut state = State::clone(&session.state);
     let Ok(outcome) = state.apply(&stamped) else { return refused };
-    let effective = outcome.answer.is_ok() && !outcome.changes.is_empty();
+    let effective = outcome.answer.is_ok() && outcome.has_effect();
     let fits = match (told, &outcome.answer) {
         (Told::Nothing, _) => true,
         (Told::Answer(answer), Ok(given)) => response(function, Done::Answered(given.clone())) == *answer,

@@ -222,7 +222,7 @@ fn carry_out(state: &mut State, index: u64, stamped: &Stamped, changes: &mut Vec
     let at_ms = stamped.stamp.at_ms.max(state.view().clock_ms()?);
     let command = in_full(state, &stamped.command)?;
     let (outcome, changed) = state.commit(index, stamped)?;
-    let effective = outcome.answer.is_ok() && !outcome.changes.is_empty();
+    let effective = outcome.answer.is_ok() && outcome.has_effect();
     *changes = outcome.changes;
     Ok(Step {
         index,

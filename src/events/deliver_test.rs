@@ -15,7 +15,7 @@ use crate::machine::event::{Event, EventKind, Happened};
 use crate::machine::feed::{FeedEdge, Record, Recorded};
 use crate::machine::ids::{EntryId, FeedPlace, RequestId, SessionId};
 use crate::machine::json::{Json, Object};
-use crate::machine::refusal::Fault;
+use crate::machine::refusal::{Fault, Refusal};
 use crate::machine::session::SessionMeta;
 use crate::machine::view::{Facet, ListOrder, ListPoint, View};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -148,7 +148,7 @@ impl View for Lines {
         Ok(Vec::new())
     }
 
-    fn remembered(&self, _: RequestId) -> Result<Option<Answer>, Fault> {
+    fn remembered(&self, _: RequestId) -> Result<Option<Result<Answer, Refusal>>, Fault> {
         Ok(None)
     }
 

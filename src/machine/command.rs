@@ -110,6 +110,11 @@ impl Outcome {
         Outcome { answer: Ok(answer), changes: Vec::new(), events: Vec::new() }
     }
 
+    /// Whether it did something that somebody could see. What is remembered of an answer is for its repetitions alone.
+    pub fn has_effect(&self) -> bool {
+        self.changes.iter().any(|change| !matches!(change, Change::Remember(..) | Change::Forget(_)))
+    }
+
     pub fn refused(refusal: Refusal) -> Outcome {
         Outcome { answer: Err(refusal), changes: Vec::new(), events: Vec::new() }
     }

@@ -8,7 +8,7 @@ use super::command::Answer;
 use super::entry::Entry;
 use super::feed::{FeedEdge, Record};
 use super::ids::{EntryId, FeedPlace, Position, RequestId, SessionId};
-use super::refusal::Fault;
+use super::refusal::{Fault, Refusal};
 use super::session::{SessionMeta, SessionStatus};
 
 /// The orders of `session::list`. Ties break by session id, ascending.
@@ -83,7 +83,7 @@ pub trait View {
     ) -> Result<Vec<ListPoint>, Fault>;
 
     /// What a recent proposal was answered; `None` when it was not applied or is too old to be remembered.
-    fn remembered(&self, request_id: RequestId) -> Result<Option<Answer>, Fault>;
+    fn remembered(&self, request_id: RequestId) -> Result<Option<Result<Answer, Refusal>>, Fault>;
 
     /// Up to `limit` lines of the feed after a place (from its beginning when `None`), oldest first.
     fn recorded(&self, after: Option<FeedPlace>, limit: usize) -> Result<Vec<(FeedPlace, Record)>, Fault>;
@@ -117,7 +117,7 @@ pub enum Change {
     /// Every command moves the clock, so that time never runs backwards across leaders.
     SetClock(i64),
     /// Keeps an answer for the retries of its proposal.
-    Remember(RequestId, Answer),
+    Remember(RequestId, Result<Answer, Refusal>),
     /// Drops the answers to proposals born before this time, in milliseconds.
     Forget(i64),
     /// Keeps the events of one log entry in the feed.

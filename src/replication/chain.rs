@@ -50,7 +50,7 @@ fn print(change: &Change, out: &mut Vec<u8>) {
         Change::Remember(request_id, answer) => {
             out.push(10);
             out.extend_from_slice(&request_id.0.to_be_bytes());
-            field(&answers::print(&Ok(answer.clone())), out);
+            field(&answers::print(answer), out);
         }
         Change::Forget(born_ms) => {
             out.push(11);

@@ -38,11 +38,6 @@ pub fn parse(value: &[u8]) -> Result<Result<Answer, Refusal>, Fault> {
     }
 }
 
-/// An answer kept in the state: always one that changed something, so never a refusal.
-pub fn parse_remembered(value: &[u8]) -> Result<Answer, Fault> {
-    parse(value)?.map_err(|_| Family::Answer.fault("a refusal was remembered"))
-}
-
 fn spell(answer: &Answer) -> Spelled {
     match answer {
         Answer::Created { meta } => Spelled::Created(session(meta, true)),
@@ -205,6 +200,5 @@ mod tests {
         for bytes in [&b""[..], b"\xff", b"\x08\x02\x60\x01", b"\x08\x01"] {
             assert!(parse(bytes).is_err(), "{bytes:?}");
         }
-        assert!(parse_remembered(&print(&Err(Refusal::EmptyBatch))).is_err());
     }
 }

@@ -14,7 +14,7 @@ use crate::machine::Answer;
 use crate::machine::entry::Entry;
 use crate::machine::feed::{FeedEdge, Record};
 use crate::machine::ids::{EntryId, FeedPlace, Position, RequestId, SessionId};
-use crate::machine::refusal::Fault;
+use crate::machine::refusal::{Fault, Refusal};
 use crate::machine::session::SessionMeta;
 use crate::machine::view::{Change, Facet, ListOrder, ListPoint, View};
 
@@ -96,8 +96,8 @@ impl<K: Kv + ?Sized> View for Records<'_, K> {
         collect(self.kv, first.as_deref().unwrap_or(&prefix), keys::after(&prefix).as_deref(), limit, parse)
     }
 
-    fn remembered(&self, request_id: RequestId) -> Result<Option<Answer>, Fault> {
-        self.read(&keys::answer(request_id), answers::parse_remembered)
+    fn remembered(&self, request_id: RequestId) -> Result<Option<Result<Answer, Refusal>>, Fault> {
+        self.read(&keys::answer(request_id), answers::parse)
     }
 
     fn recorded(&self, after: Option<FeedPlace>, limit: usize) -> Result<Vec<(FeedPlace, Record)>, Fault> {
@@ -193,7 +193,7 @@ pub fn write<K: Kv + ?Sized>(kv: &K, changes: &[Change]) -> Result<Changed, Faul
                 changed.insert(keys::seq(session_id), None);
             }
             Change::Remember(request_id, answer) => {
-                changed.insert(keys::answer(*request_id), Some(answers::print(&Ok(answer.clone()))));
+                changed.insert(keys::answer(*request_id), Some(answers::print(answer)));
             }
             Change::Forget(born_ms) => {
                 let (from, to) = keys::answers_before(*born_ms);

@@ -14,7 +14,7 @@ use session_manager::machine::feed::{FeedEdge, Record};
 use session_manager::machine::ids::{EntryId, FeedPlace, Position, RequestId, SessionId};
 use session_manager::machine::message::Role;
 use session_manager::machine::query::messages::{self, MessagesPage, MessagesQuery};
-use session_manager::machine::refusal::Fault;
+use session_manager::machine::refusal::{Fault, Refusal};
 use session_manager::machine::session::SessionMeta;
 use session_manager::machine::view::{Facet, ListOrder, ListPoint, View};
 use session_manager::machine::{Answer, Command};
@@ -62,7 +62,7 @@ impl View for Counted<'_> {
         self.view.listed(facet, order, from, limit)
     }
 
-    fn remembered(&self, request_id: RequestId) -> Result<Option<Answer>, Fault> {
+    fn remembered(&self, request_id: RequestId) -> Result<Option<Result<Answer, Refusal>>, Fault> {
         self.view.remembered(request_id)
     }
 

@@ -28,7 +28,7 @@ use session_manager::machine::query::list::ListQuery;
 use session_manager::machine::query::messages::MessagesQuery;
 use session_manager::machine::session::{SessionMeta, SessionStatus};
 use session_manager::machine::stamp::Stamp;
-use session_manager::machine::view::ListOrder;
+use session_manager::machine::view::{Change, ListOrder};
 use session_manager::machine::{self, Answer, Command, Found, Outcome, Query, Stamped};
 use session_manager::storage::Store;
 use session_manager::storage::memory::MemoryStore;
@@ -430,7 +430,7 @@ impl Race {
     /// A retry under the same request id is told what the first attempt was told, and does nothing.
     fn repeating_it_changes_nothing(&self, stamped: &Stamped, first: &Outcome) -> Verdict {
         if first.changes.is_empty() {
-            return Ok(());
+            return self.a_repetition_has_the_last_word(stamped);
         }
         let again = Stamped { repeated: true, stamp: Stamp { seed: !0, ..stamped.stamp }, ..stamped.clone() };
         let repeat = self.run.look(|view| machine::apply(view, &again)).expect("the store can be read");
@@ -440,6 +440,19 @@ impl Race {
         let again = Stamped { stamp: late, request_id: RequestId(stamped.request_id.0 + 1), ..again };
         let repeat = self.run.look(|view| machine::apply(view, &again)).expect("the store can be read");
         prop_assert_eq!(&repeat, &Outcome::unchanged(Answer::Forgotten));
+        Ok(())
+    }
+
+    /// An attempt that is still on its way when its repetition is answered does nothing any more, whatever has become possible.
+    fn a_repetition_has_the_last_word(&self, stamped: &Stamped) -> Verdict {
+        let again = Stamped { repeated: true, ..stamped.clone() };
+        let told = self.run.look(|view| machine::apply(view, &again)).expect("the store can be read");
+        prop_assert!(!told.has_effect() && told.events.is_empty());
+        let remembered = told.changes.iter().find_map(|change| match change {
+            Change::Remember(request_id, answer) if *request_id == stamped.request_id => Some(answer),
+            _other => None,
+        });
+        prop_assert_eq!(remembered, Some(&told.answer));
         Ok(())
     }
 

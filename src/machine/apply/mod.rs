@@ -49,10 +49,11 @@ pub fn apply<V: View + ?Sized>(view: &V, stamped: &Stamped) -> Result<Outcome, F
         Command::Feed(order) => feed::apply(view, &stamp, order),
     };
     let outcome = match decided {
-        Ok(outcome) => repeats::remembered(view, at_ms, stamped.request_id, outcome)?,
+        Ok(outcome) => outcome,
         Err(Failure::Refused(refusal)) => Outcome::refused(refusal),
         Err(Failure::Broken(fault)) => return Err(fault),
     };
+    let outcome = repeats::remembered(view, at_ms, stamped, outcome)?;
     if cfg!(debug_assertions) {
         check_laws(view, stamped, &outcome)?;
     }

@@ -1,7 +1,8 @@
 //! Owns: exactly once. A proposal whose answer was lost on the way is proposed again under its request id, by whoever
 //! carried it; what it did the first time is remembered for a while, in the state itself, and told again.
 //!
-//! Only what changed something is remembered: a refusal may be decided anew, since nothing happened yet.
+//! A first attempt is remembered if it changed something. A repetition is remembered whatever it came to: the attempt that
+//! it repeats may still be on its way, and must not do later what its caller was told had not happened.
 
 use crate::machine::command::{Answer, Outcome, Stamped};
 use crate::machine::ids::RequestId;
@@ -21,7 +22,7 @@ pub fn first_outcome<V: View + ?Sized>(view: &V, at_ms: i64, stamped: &Stamped) 
         return Ok(None);
     }
     if let Some(answer) = view.remembered(stamped.request_id)? {
-        return Ok(Some(Outcome::unchanged(answer)));
+        return Ok(Some(Outcome { answer, changes: Vec::new(), events: Vec::new() }));
     }
     let forgotten = is_forgotten(at_ms, stamped.request_id);
     Ok(forgotten.then(|| Outcome::unchanged(Answer::Forgotten)))
@@ -31,15 +32,17 @@ pub fn first_outcome<V: View + ?Sized>(view: &V, at_ms: i64, stamped: &Stamped) 
 pub fn remembered<V: View + ?Sized>(
     view: &V,
     at_ms: i64,
-    request_id: RequestId,
+    stamped: &Stamped,
     mut outcome: Outcome,
 ) -> Result<Outcome, Fault> {
-    let Ok(answer) = &outcome.answer else { return Ok(outcome) };
-    if outcome.changes.is_empty() || request_id == RequestId::UNREPEATED {
+    // Whoever is told that the base moved proposes the whole under the same id.
+    let is_final = outcome.answer != Ok(Answer::BaseMoved);
+    let counts = !outcome.changes.is_empty() || (stamped.repeated && is_final);
+    if !counts || stamped.request_id == RequestId::UNREPEATED {
         return Ok(outcome);
     }
-    if !is_forgotten(at_ms, request_id) {
-        outcome.changes.push(Change::Remember(request_id, answer.clone()));
+    if !is_forgotten(at_ms, stamped.request_id) {
+        outcome.changes.push(Change::Remember(stamped.request_id, outcome.answer.clone()));
     }
     if view.clock_ms()? / SWEEP_MS != at_ms / SWEEP_MS {
         outcome.changes.push(Change::Forget(at_ms - REMEMBERED_MS));

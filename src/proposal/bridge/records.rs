@@ -20,7 +20,7 @@ use crate::machine::entry::{Entry, SessionEntry};
 use crate::machine::event::Event;
 use crate::machine::feed::{FeedEdge, Record};
 use crate::machine::ids::{EntryId, FeedPlace, Position, RequestId, SessionId};
-use crate::machine::refusal::Fault;
+use crate::machine::refusal::{Fault, Refusal};
 use crate::machine::session::SessionMeta;
 use crate::machine::view::{Change, Facet, ListOrder, ListPoint, View};
 use crate::machine::{Answer, Command, Found, Query, Stamped, apply, query};
@@ -338,7 +338,7 @@ impl View for Fetched {
         self.over(|records| records.listed(facet, order, from, limit))
     }
 
-    fn remembered(&self, _request_id: RequestId) -> Result<Option<Answer>, Fault> {
+    fn remembered(&self, _request_id: RequestId) -> Result<Option<Result<Answer, Refusal>>, Fault> {
         Ok(None)
     }
 
