@@ -34,7 +34,7 @@ const AFTERWARDS: Duration = Duration::from_secs(1);
 /// Mended, a cluster answers within a second or two; this is past all doubt.
 const PATIENCE: Duration = Duration::from_secs(40);
 /// Events still on their way arrive within this.
-const LAST_EVENTS: Duration = Duration::from_secs(2);
+const LAST_EVENTS: Duration = Duration::from_secs(5);
 
 /// What came of a run.
 pub struct Report {

@@ -35,6 +35,12 @@ pub trait Adapter: Send + Sync + 'static {
         self.ask(query, deadline)
     }
 
+    /// Returns once this node knows all that was answered before now: it still belongs to what it serves.
+    fn confirm(&self, deadline: Instant) -> BoxFuture<'_, Result<(), Undone>> {
+        let _ = deadline;
+        std::future::ready(Ok(())).boxed()
+    }
+
     /// Orders a mutation under a name of its caller's, who may have ordered it before and not heard the answer: it
     /// happens once, however often it is ordered.
     fn propose_once(

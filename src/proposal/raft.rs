@@ -186,11 +186,16 @@ impl RaftAdapter {
 
     async fn look_up(&self, query: Query, deadline: Instant) -> Result<Found, Undone> {
         if !self.stale_reads.load(Ordering::Relaxed) && !planted::has(Bug::ReadWithoutBarrier) {
-            let deadline = deadline.min(Instant::now() + PATIENCE);
-            let late = |_| Undone::Unavailable("the deadline passed before the read was confirmed".to_owned());
-            timeout_at(deadline.into(), self.barrier(deadline)).await.map_err(late)??;
+            self.confirmed(deadline).await?;
         }
         self.look_here(&query)
+    }
+
+    /// The barrier, within the patience of a call.
+    async fn confirmed(&self, deadline: Instant) -> Result<(), Undone> {
+        let deadline = deadline.min(Instant::now() + PATIENCE);
+        let late = |_| Undone::Unavailable("the deadline passed before the read was confirmed".to_owned());
+        timeout_at(deadline.into(), self.barrier(deadline)).await.map_err(late)?
     }
 
     fn look_here(&self, query: &Query) -> Result<Found, Undone> {
@@ -217,6 +222,10 @@ impl Adapter for RaftAdapter {
 
     fn ask(&self, query: Query, deadline: Instant) -> BoxFuture<'_, Result<Found, Undone>> {
         self.look_up(query, deadline).boxed()
+    }
+
+    fn confirm(&self, deadline: Instant) -> BoxFuture<'_, Result<(), Undone>> {
+        self.confirmed(deadline).boxed()
     }
 
     fn ask_here(&self, query: Query, _deadline: Instant) -> BoxFuture<'_, Result<Found, Undone>> {

@@ -112,7 +112,11 @@ impl Calls {
                 answers = requests::find(called, false).unwrap_or(function);
                 Done::Answered(runtime.adapter.propose_once(command, request_id, deadline).await?)
             }
-            Decision::Introduce { after } => Done::Introduced(self.introduction(after.as_deref())?),
+            Decision::Introduce { after } => {
+                // Who is cut off, or was removed from its cluster, has no feed that anybody should follow.
+                runtime.adapter.confirm(deadline).await?;
+                Done::Introduced(self.introduction(after.as_deref())?)
+            }
             Decision::ConfigStatus => Done::Status(self.reload_status()),
             Decision::ReloadConfig => Done::Reloaded { ok: self.reload(deadline).await? },
         };

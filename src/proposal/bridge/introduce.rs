@@ -88,7 +88,10 @@ pub async fn ask(
             Ok(told) => read(told),
             Err(CallFailure::NoSuchFunction) => plain(line, within).await.map(|spelling| (Kind::Plain(spelling), None)),
             Err(CallFailure::Answered(words)) if words.contains("where the data lives") => Err(Stranger::Bridge),
-            Err(CallFailure::Answered(words)) => Err(Stranger::Odd(words)),
+            Err(CallFailure::Answered(words)) => Err(match words.strip_prefix("session/storage: ") {
+                Some(why) => Stranger::Silent(format!("it cannot serve at the moment: {why}")),
+                None => Stranger::Odd(words),
+            }),
             Err(CallFailure::NotSent(why) | CallFailure::Unanswered(why)) => Err(Stranger::Silent(why)),
         }
     });
