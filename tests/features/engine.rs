@@ -25,7 +25,7 @@ use tempfile::TempDir;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use crate::process::{NodeProcess, command};
+use crate::process::{NodeProcess, command, tail_of};
 use crate::stored::StoredConfiguration;
 
 /// Long enough for a busy machine; what takes longer does not happen.
@@ -266,8 +266,13 @@ impl EngineWorld {
         begun.elapsed()
     }
 
+    /// What every node, edge and main of the scenario has said, those that are gone included.
     pub fn logs(&self) -> String {
-        self.nodes.iter().map(|(name, node)| format!("--- {name}\n{}\n", node.log())).collect()
+        let files = std::fs::read_dir(self.dir.path()).into_iter().flatten().flatten().map(|file| file.path());
+        let mut logs: Vec<PathBuf> = files.filter(|path| path.extension().is_some_and(|ext| ext == "log")).collect();
+        logs.sort();
+        let told = |path: &PathBuf| format!("--- {}\n{}\n", path.display(), tail_of(path));
+        logs.iter().map(told).collect()
     }
 
     /// Binds a function of the client to one of our events; the binding stands when this returns.

@@ -401,10 +401,13 @@ async fn hears_of_every_session(world: &mut EngineWorld, name: String, how_often
         let known = |id: &&String| heard.iter().any(|event| event.payload["session_id"] == ***id);
         world.created.iter().filter(|id| !known(id)).count()
     };
-    until(world, &format!("{name} hears of {} sessions, {} are missing", world.created.len(), missing()), async || {
-        missing() == 0
-    })
-    .await;
+    let begun = Instant::now();
+    while missing() > 0 {
+        let (of, heard) = (world.created.len(), world.heard_by(&name).len());
+        let late = || format!("{name} heard {heard} events; of {of} sessions {} are missing:\n{}", missing(), world.logs());
+        assert!(begun.elapsed() < PATIENCE, "{}", late());
+        tokio::time::sleep(PAUSE).await;
+    }
     // Twice the same event is twice the same position: a consumer can tell.
     let heard = world.heard_by(&name);
     for id in &world.created {
@@ -414,10 +417,10 @@ async fn hears_of_every_session(world: &mut EngineWorld, name: String, how_often
             .map(|event| event.position.as_str())
             .collect();
         if how_often == "once each" {
-            assert_eq!(positions.len(), 1, "{id}: {positions:?}");
+            assert_eq!(positions.len(), 1, "{name} heard of {id}: {positions:?}\n{}", world.logs());
         }
         positions.dedup();
-        assert_eq!(positions.len(), 1, "{id} has several positions: {positions:?}");
+        assert_eq!(positions.len(), 1, "{id} has several positions: {positions:?}\n{}", world.logs());
     }
 }
 
