@@ -161,6 +161,17 @@ pub fn write_records<K: Kv + ?Sized>(
     Ok(())
 }
 
+/// The first change of a state that is new: its feed keeps everything there will be. Said now, since much may change
+/// before the first event, and nobody could tell this state then from one that kept none of its events.
+pub fn write_beginning<K: Kv + ?Sized>(changed: &mut Changed, kv: &K) -> Result<(), Fault> {
+    if nothing_happened(kv)? {
+        let edge = edge_of(changed, kv)?;
+        let trimmed = edge.trimmed.or(Some(FeedPlace::BEGINNING));
+        changed.insert(keys::edge(), Some(print_edge(&FeedEdge { trimmed, ..edge })));
+    }
+    Ok(())
+}
+
 /// Whatever reports something moves the clock: a state without one never had an event.
 fn nothing_happened<K: Kv + ?Sized>(kv: &K) -> Result<bool, Fault> {
     Ok(kv.get(&keys::clock())?.is_none())

@@ -21,6 +21,7 @@ use crate::machine::session::SessionStatus;
 use crate::machine::stamp::Stamp;
 use crate::machine::{Answer, Command, Stamped, apply, feed};
 use crate::storage::memory::MemoryStore;
+use crate::storage::records::print_clock;
 use crate::storage::{Store, look};
 
 const ALL: FeedLimits = FeedLimits { records: usize::MAX, body_bytes: usize::MAX };
@@ -292,9 +293,22 @@ fn what_nothing_came_before_is_not_missing() {
     assert_eq!(run.edge().trimmed, Some(FeedPlace::BEGINNING));
     // A state that is older than its feed cannot know what happened before.
     let mut older = Run { index: 41, ..Run::default() };
-    older.store.commit(&[crate::machine::view::Change::SetClock(7)], Bytes::new()).unwrap();
+    older.store.merge(Changed::from([(keys::clock(), Some(print_clock(7)))]));
     older.ensure("s");
     assert_eq!(older.edge().trimmed, Some(place(41, u32::MAX)));
+}
+
+#[test]
+fn a_cursor_that_is_set_before_the_first_event_is_no_history() {
+    let mut run = Run { index: 7, ..Run::default() };
+    for index in 1..=3 {
+        let position = Position { group: 0, index, ordinal: 0 };
+        run.carry_out(Command::Feed(FeedOrder::Delivered { attach: "engine".to_owned(), position }));
+        assert_eq!(run.edge().trimmed, Some(FeedPlace::BEGINNING), "whoever came before is not too late");
+    }
+    run.ensure("s");
+    assert_eq!(run.edge().trimmed, Some(FeedPlace::BEGINNING));
+    assert_eq!(run.read(Some(place(7, u32::MAX))).len(), 1);
 }
 
 #[test]

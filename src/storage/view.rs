@@ -205,6 +205,7 @@ pub fn write<K: Kv + ?Sized>(kv: &K, changes: &[Change]) -> Result<Changed, Faul
                 changed.insert(keys::cursor(attach), position.map(feed::print_cursor));
             }
             Change::SetClock(at_ms) => {
+                feed::write_beginning(&mut changed, kv)?;
                 changed.insert(keys::clock(), Some(records::print_clock(*at_ms)));
             }
         }
