@@ -26,6 +26,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use crate::process::{NodeProcess, command, tail_of};
+use crate::slow_line::SlowLine;
 use crate::stored::StoredConfiguration;
 
 /// Long enough for a busy machine; what takes longer does not happen.
@@ -131,6 +132,8 @@ pub struct EngineWorld {
     pub created: Vec<String>,
     pub stored: Option<StoredConfiguration>,
     pub embedded: BTreeMap<String, EmbeddedEngine>,
+    /// Between replicas and their engine.
+    pub lines: Vec<SlowLine>,
     pub dir: TempDir,
     pub config_file: Option<PathBuf>,
     /// Calls made all the while; ends with the first that fails.
@@ -174,6 +177,7 @@ impl EngineWorld {
             created: Vec::new(),
             stored: None,
             embedded,
+            lines: Vec::new(),
             dir: tempfile::tempdir().expect("a temporary directory"),
             config_file: None,
             steady: None,

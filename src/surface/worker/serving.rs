@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 use super::Sharing;
 use super::control::{Control, Serving};
 use super::functions::Functions;
-use super::ledger::{Ledger, attach_name};
+use super::ledger::{Ledger, Unsaid, attach_name};
 use super::pump::Pump;
 use super::sdk::Connection;
 use super::subscribers::Subscribers;
@@ -25,11 +25,13 @@ use crate::proposal::Undone;
 use crate::proposal::cursor::Cursors;
 use crate::surface::Service;
 
-/// How long a new leader waits for the one before it to let go, as long as that one gives signs of life. One that died is
-/// gone already.
-const HANDOVER_MAX: Duration = Duration::from_secs(5);
-/// One that is silent for so long is frozen, and nobody waits for it.
-const SIGN_OF_LIFE_MAX: Duration = Duration::from_secs(1);
+/// How long a new leader waits for the one before it to let go, as long as that one gives signs of life: what it has sent
+/// may still arrive, and its last word may have to be repeated. One that died is gone already.
+const HANDOVER_MAX: Duration = Duration::from_secs(30);
+/// One that is silent for so long is frozen, and nobody waits for it: what it delivered last may come again.
+const SIGN_OF_LIFE_MAX: Duration = Duration::from_secs(5);
+/// How long a replica waits before it looks again whether the one before it has let go.
+const LOOK_AGAIN: Duration = Duration::from_millis(25);
 /// How often the engine is asked who serves, beside whenever somebody comes or goes.
 const CHECK_EVERY: Duration = Duration::from_secs(1);
 /// How long the engine may take to repeat its bindings after a lost connection.
@@ -63,7 +65,7 @@ pub struct Attachment {
 impl Attachment {
     pub fn start(control: Arc<Control>, served: Served) -> Attachment {
         let stop = CancellationToken::new();
-        let replica = Replica { control, served, stop: stop.clone() };
+        let replica = Replica { control, served, stop: stop.clone(), unsaid: None };
         Attachment { stop, task: tokio::spawn(replica.run()) }
     }
 
@@ -80,6 +82,8 @@ struct Replica {
     control: Arc<Control>,
     served: Served,
     stop: CancellationToken,
+    /// How far it came when it served last, if nobody was there to write it down.
+    unsaid: Option<Unsaid>,
 }
 
 impl Replica {
@@ -89,6 +93,11 @@ impl Replica {
                 self.await_handover().await;
             }
             let Some(ledger) = self.take_ledger().await else { continue };
+            // All of that may have taken long. Whoever registers without leading takes the events of the one that does.
+            if !self.is_my_turn() {
+                continue;
+            }
+            self.unsaid = None;
             let turn = Turn::begin(&self.control, &self.served, ledger);
             let refused = self.tend(turn).await;
             if refused {
@@ -115,35 +124,55 @@ impl Replica {
         may && !self.stop.is_cancelled()
     }
 
+    /// Resolves when it is no longer this replica's turn.
+    async fn turn_is_over(&self) {
+        let own = self.control.settings.sharing == Sharing::Own;
+        let mut leads = self.served.leads.clone();
+        tokio::select! {
+            _ = leads.wait_for(|leads| !own && !*leads) => {}
+            () = self.stop.cancelled() => {}
+        }
+    }
+
     /// Lets the replica that served before finish: it delivers what it has begun and says how far it came.
     async fn await_handover(&self) {
-        let mine = &self.control.settings.name;
         let gone = async {
-            while let Ok(serving) = self.control.serving().await {
-                let owner = match serving {
-                    Serving::Nobody => return true,
-                    Serving::Worker(owner) | Serving::InPart(owner) => owner,
-                };
-                if owner == *mine {
-                    return true;
-                }
-                if !self.control.answers(&owner, SIGN_OF_LIFE_MAX).await {
-                    return false;
-                }
-                let _ = timeout(Duration::from_millis(25), self.control.workers_changed()).await;
+            while !self.has_let_go().await {
+                let _ = timeout(LOOK_AGAIN, self.control.workers_changed()).await;
             }
-            true
         };
-        if !timeout(HANDOVER_MAX, gone).await.unwrap_or(false) {
-            tracing::warn!("the replica that served before does not let go; taking over");
+        tokio::select! {
+            () = gone => {}
+            () = self.turn_is_over() => {}
+            () = tokio::time::sleep(HANDOVER_MAX) => {
+                tracing::warn!("the replica that served before does not let go; taking over");
+            }
         }
+    }
+
+    /// Whether nobody else serves any more, or nobody who could say how far it came.
+    async fn has_let_go(&self) -> bool {
+        let owner = match self.control.serving().await {
+            Ok(Serving::Nobody) => return true,
+            Ok(Serving::Worker(owner) | Serving::InPart(owner)) => owner,
+            // An engine that does not say so cannot be asked; one that does not answer may be asked again.
+            Err(error) => return !error.is_silence(),
+        };
+        if owner == self.control.settings.name {
+            return true;
+        }
+        let frozen = !self.control.answers(&owner, SIGN_OF_LIFE_MAX).await;
+        if frozen {
+            tracing::warn!(owner, "the replica that served before gives no sign of life; taking over");
+        }
+        frozen
     }
 
     /// Finds out how far whoever served before came, however long it takes. `None`: it is no longer this replica's turn.
     async fn take_ledger(&self) -> Option<Option<Arc<Ledger>>> {
         while self.is_my_turn() {
             let opened = tokio::select! {
-                opened = open_ledger(&self.control, &self.served) => opened,
+                opened = open_ledger(&self.control, &self.served, self.unsaid.as_ref()) => opened,
                 () = self.stop.cancelled() => return None,
             };
             match opened {
@@ -177,9 +206,13 @@ impl Replica {
                 tracing::error!(why, "the engine refused this worker");
                 break true;
             }
-            turn.look(&self.control).await;
+            // An engine that answers late must not keep this replica from letting go.
+            tokio::select! {
+                () = turn.look(&self.control) => {}
+                () = self.turn_is_over() => {}
+            }
         };
-        turn.end().await;
+        self.unsaid = turn.end().await;
         tracing::info!("no longer serving on the engine");
         refused
     }
@@ -225,14 +258,15 @@ impl Turn {
         if self.subscribers.ledger().is_some_and(|ledger| ledger.is_of(&feed)) {
             return;
         }
-        let ledger = open_ledger(control, served).await.unwrap_or_else(|error| {
+        let ledger = open_ledger(control, served, None).await.unwrap_or_else(|error| {
             tracing::warn!(%error, "how far the engine's subscribers come is not remembered until somebody serves anew");
             None
         });
         // Those the new data remembers and the engine does not are forgotten in time.
         self.back_since.get_or_insert_with(Instant::now);
         if let Some(before) = self.subscribers.keep_in(ledger) {
-            before.close(None).await;
+            // Nobody goes on from there in the data of before.
+            let _ = before.close(None).await;
         }
     }
 
@@ -273,28 +307,34 @@ impl Turn {
     }
 
     /// Events first: whoever comes next waits until nobody serves our functions, and then finds how far we came. Calls
-    /// under way are answered, then the connection is closed.
-    async fn end(mut self) {
-        let reached = self.subscribers.release();
+    /// under way are answered, then the connection is closed. Gives back what could not be written.
+    async fn end(mut self) -> Option<Unsaid> {
+        let released = self.subscribers.release();
         self.stop_pump.cancel();
         let arrived = self.pump.await.unwrap_or_else(|error| {
             tracing::error!(%error, "events to the engine broke off");
             false
         });
-        if let Some(ledger) = self.subscribers.ledger() {
-            ledger.close(reached.filter(|_| arrived)).await;
-        }
+        let unsaid = match self.subscribers.ledger() {
+            Some(ledger) => ledger.close(released.as_ref().filter(|_| arrived)).await,
+            None => None,
+        };
         self.functions.withdraw();
         self.functions.drained(DRAIN_MAX).await;
         self.connection.flush().await;
         self.connection.close().await;
+        unsaid
     }
 }
 
 /// `None`: the data remembers nothing beyond this process.
-async fn open_ledger(control: &Control, served: &Served) -> Result<Option<Arc<Ledger>>, Undone> {
+async fn open_ledger(
+    control: &Control,
+    served: &Served,
+    unsaid: Option<&Unsaid>,
+) -> Result<Option<Arc<Ledger>>, Undone> {
     let Some((feed, cursors)) = (served.cursors)() else { return Ok(None) };
-    match Ledger::open(feed, cursors, attach_name(&control.settings)).await {
+    match Ledger::open(feed, cursors, attach_name(&control.settings), unsaid).await {
         Ok(ledger) => Ok(Some(ledger)),
         Err(Undone::Refused(refusal)) => {
             tracing::warn!(%refusal, "how far the engine's subscribers come is not remembered");
