@@ -185,6 +185,11 @@ async fn the_stored_configuration(world: &mut EngineWorld, value: String) {
     world.called("configuration::set", json!({ "id": ID, "value": value })).await;
 }
 
+#[when(regex = r#"^the stored configuration becomes (\{.*\}), unheard$"#)]
+async fn the_stored_configuration_unheard(world: &mut EngineWorld, value: String) {
+    world.stored.as_ref().expect("a configuration worker").set_unheard(ID, json_of(&value));
+}
+
 #[given(regex = r#"^a file says:$"#)]
 async fn a_file(world: &mut EngineWorld, step: &Step) {
     let path = world.dir.path().join("config.yaml");

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
 
 use super::EngineSettings;
 use super::pump::fence_of;
@@ -36,6 +37,7 @@ pub struct Control {
     connection: Connection,
     workers_changed: Arc<Notify>,
     configuration_changed: Arc<Notify>,
+    closed: CancellationToken,
 }
 
 impl Control {
@@ -53,6 +55,7 @@ impl Control {
             connection,
             workers_changed: Arc::default(),
             configuration_changed: Arc::default(),
+            closed: CancellationToken::new(),
             settings: settings.clone(),
         };
         control.hear("workers", "engine::workers-available", json!({}), &control.workers_changed).map_err(in_words)?;
@@ -80,6 +83,20 @@ impl Control {
 
     pub async fn configuration_changed(&self) {
         self.configuration_changed.notified().await;
+    }
+
+    /// It changed, and nobody was told.
+    pub fn tell_of_configuration(&self) {
+        self.configuration_changed.notify_one();
+    }
+
+    /// Returns when the engine is back after it was lost. False: nobody waits for it any more.
+    pub async fn came_back(&self) -> bool {
+        let back = async {
+            self.connection.lost().await;
+            self.connection.connected().await;
+        };
+        self.closed.run_until_cancelled(back).await.is_some()
     }
 
     /// Somebody connected to the engine, or left it.
@@ -122,7 +139,12 @@ impl Control {
         }
     }
 
+    pub fn is_closed(&self) -> bool {
+        self.closed.is_cancelled()
+    }
+
     pub async fn close(&self) {
+        self.closed.cancel();
         self.connection.close().await;
     }
 }
