@@ -427,7 +427,8 @@ async fn hears_of_every_session(world: &mut EngineWorld, name: String, how_often
     let begun = Instant::now();
     while missing() > 0 {
         let (of, heard) = (world.created.len(), world.heard_by(&name).len());
-        let late = || format!("{name} heard {heard} events; of {of} sessions {} are missing:\n{}", missing(), world.logs());
+        let late =
+            || format!("{name} heard {heard} events; of {of} sessions {} are missing:\n{}", missing(), world.logs());
         assert!(begun.elapsed() < PATIENCE, "{}", late());
         tokio::time::sleep(PAUSE).await;
     }

@@ -17,6 +17,8 @@ use super::sdk::{Connection, EngineError, Handler};
 const CONNECT_MAX: Duration = Duration::from_secs(60);
 /// The engine answers questions about itself at once, or not at all.
 const ANSWER_MAX: Duration = Duration::from_secs(5);
+/// What a replica's function is called that hears of workers. It is there as long as the replica is on the engine.
+const WORKERS: &str = "workers";
 /// The functions of ours whose owners tell who serves: they are registered one after the other, and withdrawn the other
 /// way round, so the first and the last speak for those between.
 const TELLTALES: [&str; 2] = ["session::append", "session::update-message"];
@@ -29,6 +31,15 @@ pub enum Serving {
     Worker(String),
     /// Some of them are this worker's, others another's or nobody's.
     InPart(String),
+}
+
+/// What an engine knows of a replica.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Presence {
+    There,
+    Gone,
+    /// It has a connection, and does not answer.
+    Silent,
 }
 
 /// One replica's word with its engine.
@@ -58,14 +69,14 @@ impl Control {
             closed: CancellationToken::new(),
             settings: settings.clone(),
         };
-        control.hear("workers", "engine::workers-available", json!({}), &control.workers_changed).map_err(in_words)?;
+        control.hear(WORKERS, "engine::workers-available", json!({}), &control.workers_changed).map_err(in_words)?;
         tracing::info!(url = settings.url, name = settings.name, "connected to the engine");
         Ok(Arc::new(control))
     }
 
     /// Wakes `told` whenever a trigger type of the engine fires.
     fn hear(&self, what: &str, trigger_type: &str, config: Value, told: &Arc<Notify>) -> Result<(), String> {
-        let function_id = format!("session-manager::{what}::{}", self.settings.name);
+        let function_id = listener_of(what, &self.settings.name);
         let told = told.clone();
         let wake: Handler = Arc::new(move |_, _| {
             told.notify_one();
@@ -110,10 +121,24 @@ impl Control {
 
     /// Whether a worker that serves, or served, answers within this time. A process that is stopped keeps its connection.
     pub async fn answers(&self, worker: &str, within: Duration) -> bool {
-        match self.connection.call(&fence_of(worker), json!({}), within).await {
-            Ok(_) => true,
-            // It left, which is an answer too.
-            Err(error) => error.is_missing_function() || error.code == "invocation_stopped",
+        // That it left is an answer too.
+        self.presence_of(&fence_of(worker), within).await != Presence::Silent
+    }
+
+    /// Whether the replica behind a worker's name is on the engine, whether it serves or not.
+    pub async fn presence(&self, worker: &str, within: Duration) -> Presence {
+        match self.presence_of(&listener_of(WORKERS, worker), within).await {
+            // Its other connection may be the one that lasted.
+            Presence::Gone => self.presence_of(&fence_of(worker), within).await,
+            found => found,
+        }
+    }
+
+    async fn presence_of(&self, function_id: &str, within: Duration) -> Presence {
+        match self.connection.call(function_id, json!({}), within).await {
+            Ok(_) => Presence::There,
+            Err(error) if error.is_missing_function() || error.code == "invocation_stopped" => Presence::Gone,
+            Err(_) => Presence::Silent,
         }
     }
 
@@ -147,6 +172,11 @@ impl Control {
         self.closed.cancel();
         self.connection.close().await;
     }
+}
+
+/// The function of a replica's own that one of the engine's trigger types calls.
+fn listener_of(what: &str, worker: &str) -> String {
+    format!("session-manager::{what}::{worker}")
 }
 
 /// The SDK would retry a text that is no address for ever.

@@ -3,7 +3,7 @@
 //! On a shared engine the first to register a function keeps it, the last to register a trigger type gets every
 //! binding, and nobody is told: so only the leader registers anything, over a connection that lives as long as it leads.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::{Notify, watch};
@@ -12,7 +12,8 @@ use tokio::time::{Instant, interval, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::Sharing;
-use super::control::{Control, Serving};
+use super::claim::Claim;
+use super::control::{Control, Presence, Serving};
 use super::functions::Functions;
 use super::ledger::{Ledger, Unsaid, attach_name};
 use super::pump::Pump;
@@ -21,6 +22,7 @@ use super::subscribers::Subscribers;
 use super::types::offered;
 use crate::events::current::CurrentFeed;
 use crate::events::deliver::Feed;
+use crate::machine::ids::Position;
 use crate::proposal::Undone;
 use crate::proposal::cursor::Cursors;
 use crate::surface::Service;
@@ -65,7 +67,8 @@ pub struct Attachment {
 impl Attachment {
     pub fn start(control: Arc<Control>, served: Served) -> Attachment {
         let stop = CancellationToken::new();
-        let replica = Replica { control, served, stop: stop.clone(), unsaid: None };
+        let replica =
+            Replica { control, served, stop: stop.clone(), unsaid: None, claim: None, frozen: Mutex::default() };
         Attachment { stop, task: tokio::spawn(replica.run()) }
     }
 
@@ -84,12 +87,18 @@ struct Replica {
     stop: CancellationToken,
     /// How far it came when it served last, if nobody was there to write it down.
     unsaid: Option<Unsaid>,
+    /// What keeps the others from serving, until it is taken back.
+    claim: Option<Claim>,
+    /// The worker that gave no sign of life when it was asked last: nobody waits for it twice.
+    frozen: Mutex<Option<String>>,
 }
 
 impl Replica {
     async fn run(mut self) {
         while self.my_turn().await {
             if self.control.settings.sharing == Sharing::Shared {
+                *self.frozen() = None;
+                self.take_claim().await;
                 self.await_handover().await;
             }
             let Some(ledger) = self.take_ledger().await else { continue };
@@ -107,16 +116,77 @@ impl Replica {
                 }
             }
         }
+        self.take_claim_back().await;
         self.control.close().await;
     }
 
     /// Waits until this replica is to serve. False: it never will.
     async fn my_turn(&mut self) -> bool {
+        // Whoever serves instead waits for it.
+        while self.claim.is_some() && !self.is_my_turn() && !self.stop.is_cancelled() {
+            self.take_claim_back().await;
+            tokio::time::sleep(LOOK_AGAIN).await;
+        }
         let own = self.control.settings.sharing == Sharing::Own;
         tokio::select! {
             leads = self.served.leads.wait_for(|leads| own || *leads) => leads.is_ok(),
             () = self.stop.cancelled() => false,
         }
+    }
+
+    /// Takes the claim back, if there is one. Never broken off: an order that is on its way must not meet the next claim.
+    async fn take_claim_back(&mut self) {
+        let Some(claim) = &self.claim else { return };
+        match claim.take_back().await {
+            Ok(()) => self.claim = None,
+            Err(error) => tracing::debug!(%error, "the claim to the engine is not taken back yet"),
+        }
+    }
+
+    /// Claims the engine and waits until nobody else does, as long as it is this replica's turn.
+    async fn take_claim(&mut self) {
+        let Some((feed, cursors)) = (self.served.cursors)() else { return };
+        self.claim = Claim::new(&self.control.settings, cursors);
+        let Some(claim) = &self.claim else { return };
+        let alone = async {
+            while !self.is_alone(claim, feed.now()).await {
+                tokio::time::sleep(LOOK_AGAIN).await;
+            }
+        };
+        tokio::select! {
+            () = alone => {}
+            () = self.turn_is_over() => {}
+            () = tokio::time::sleep(HANDOVER_MAX) => {
+                tracing::warn!("another replica does not take its claim to the engine back; taking over");
+            }
+        }
+    }
+
+    fn frozen(&self) -> MutexGuard<'_, Option<String>> {
+        self.frozen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether this replica claims the engine, and no other does. Claims of those that are gone, or frozen, are struck.
+    async fn is_alone(&self, claim: &Claim, now: Position) -> bool {
+        let others = match claim.stake(now).await {
+            Ok(()) => claim.others().await,
+            Err(Undone::Refused(refusal)) => {
+                tracing::warn!(%refusal, "the engine cannot be claimed");
+                return true;
+            }
+            Err(error) => Err(error),
+        };
+        let Ok(others) = others else { return false };
+        let mut alone = true;
+        for other in others {
+            let presence = self.control.presence(&other, SIGN_OF_LIFE_MAX).await;
+            if presence == Presence::Silent {
+                tracing::warn!(other, "a replica that claims the engine gives no sign of life; taking over");
+                *self.frozen() = Some(other.clone());
+            }
+            alone &= presence != Presence::There && claim.strike(&other).await.is_ok();
+        }
+        alone
     }
 
     fn is_my_turn(&self) -> bool {
@@ -158,7 +228,7 @@ impl Replica {
             // An engine that does not say so cannot be asked; one that does not answer may be asked again.
             Err(error) => return !error.is_silence(),
         };
-        if owner == self.control.settings.name {
+        if owner == self.control.settings.name || self.frozen().as_ref() == Some(&owner) {
             return true;
         }
         let frozen = !self.control.answers(&owner, SIGN_OF_LIFE_MAX).await;
@@ -212,7 +282,9 @@ impl Replica {
                 () = self.turn_is_over() => {}
             }
         };
-        self.unsaid = turn.end().await;
+        self.unsaid = turn.say_goodbye().await;
+        self.take_claim_back().await;
+        turn.end().await;
         tracing::info!("no longer serving on the engine");
         refused
     }
@@ -306,12 +378,12 @@ impl Turn {
         }
     }
 
-    /// Events first: whoever comes next waits until nobody serves our functions, and then finds how far we came. Calls
-    /// under way are answered, then the connection is closed. Gives back what could not be written.
-    async fn end(mut self) -> Option<Unsaid> {
+    /// Events first: whoever comes next waits until nobody serves our functions, and then finds how far we came. Gives back
+    /// what could not be written.
+    async fn say_goodbye(&mut self) -> Option<Unsaid> {
         let released = self.subscribers.release();
         self.stop_pump.cancel();
-        let arrived = self.pump.await.unwrap_or_else(|error| {
+        let arrived = (&mut self.pump).await.unwrap_or_else(|error| {
             tracing::error!(%error, "events to the engine broke off");
             false
         });
@@ -320,10 +392,15 @@ impl Turn {
             None => None,
         };
         self.functions.withdraw();
+        self.connection.flush().await;
+        unsaid
+    }
+
+    /// Calls under way are answered, then the connection is closed.
+    async fn end(self) {
         self.functions.drained(DRAIN_MAX).await;
         self.connection.flush().await;
         self.connection.close().await;
-        unsaid
     }
 }
 
