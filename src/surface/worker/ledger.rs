@@ -93,7 +93,7 @@ pub struct Unsaid {
 
 impl Unsaid {
     /// Words of other data mean nothing here.
-    async fn say(&self, feed: &Arc<Feed>, cursors: &Cursors) -> Result<(), Undone> {
+    pub async fn say(&self, feed: &Arc<Feed>, cursors: &Cursors) -> Result<(), Undone> {
         if Arc::ptr_eq(&self.feed, feed) {
             for (name, position) in &self.words {
                 cursors.advance(name, *position).await?;

@@ -134,11 +134,18 @@ impl Replica {
         }
     }
 
-    /// Takes the claim back, if there is one. Never broken off: an order that is on its way must not meet the next claim.
+    /// Takes the claim back, if there is one, after the last word: whoever waits for the one is to find the other. Never
+    /// broken off, since an order that is on its way must not meet the next claim.
     async fn take_claim_back(&mut self) {
         let Some(claim) = &self.claim else { return };
-        match claim.take_back().await {
-            Ok(()) => self.claim = None,
+        let taken_back = async {
+            if let (Some(unsaid), Some((feed, cursors))) = (&self.unsaid, (self.served.cursors)()) {
+                unsaid.say(&feed, &cursors).await?;
+            }
+            claim.take_back().await
+        };
+        match taken_back.await {
+            Ok(()) => (self.claim, self.unsaid) = (None, None),
             Err(error) => tracing::debug!(%error, "the claim to the engine is not taken back yet"),
         }
     }
