@@ -102,17 +102,20 @@ impl GatheredCursor {
         }
     }
 
-    /// Writes until shutdown, and then once more. A write that fails is made up for by the next one; the last one is
-    /// repeated, since nobody makes up for it. True: all that was told is written.
-    pub async fn keep(self: Arc<Self>, shutdown: CancellationToken) -> bool {
+    /// Writes until shutdown, and then once more. A write that fails is made up for by the next one.
+    pub async fn keep(self: Arc<Self>, shutdown: CancellationToken) {
         while !shutdown.is_cancelled() {
             tokio::select! {
                 () = tokio::time::sleep(GATHER) => {}
                 () = self.many.notified() => {}
-                () = shutdown.cancelled() => break,
+                () = shutdown.cancelled() => {}
             }
             self.write().await;
         }
+    }
+
+    /// Writes what was told last until it is written, since nobody makes up for it. False: it is not, after all this time.
+    pub async fn write_at_last(&self) -> bool {
         let until = Instant::now() + LAST_WORD_MAX;
         while !self.write().await {
             if Instant::now() >= until {

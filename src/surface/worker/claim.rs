@@ -5,14 +5,18 @@
 //! then two find that nobody serves.
 //! Never: whether the replica behind a claim is still there; the engine knows.
 
+use std::sync::Arc;
+
 use super::ledger::attach_name;
 use super::{EngineSettings, Sharing};
-use crate::machine::ids::Position;
+use crate::events::deliver::Feed;
 use crate::proposal::Undone;
 use crate::proposal::cursor::Cursors;
 
 /// One replica's claim to an engine, among those of the others.
+#[derive(Clone)]
 pub struct Claim {
+    feed: Arc<Feed>,
     cursors: Cursors,
     /// What the names of all claims to this engine begin with. No namespace has a line break.
     prefix: String,
@@ -21,15 +25,20 @@ pub struct Claim {
 
 impl Claim {
     /// `None`: nobody else serves this engine.
-    pub fn new(settings: &EngineSettings, cursors: Cursors) -> Option<Claim> {
+    pub fn new(settings: &EngineSettings, feed: Arc<Feed>, cursors: Cursors) -> Option<Claim> {
         let prefix = format!("serving/{}\n", attach_name(settings));
         let worker = settings.name.clone();
-        (settings.sharing == Sharing::Shared).then_some(Claim { cursors, prefix, worker })
+        (settings.sharing == Sharing::Shared).then_some(Claim { feed, cursors, prefix, worker })
     }
 
-    /// From now on whoever else wants to serve waits. `now`: any place the feed has come to.
-    pub async fn stake(&self, now: Position) -> Result<(), Undone> {
-        self.cursors.advance(&self.name_of(&self.worker), now).await
+    /// Whether it stands in the data of this feed.
+    pub fn is_in(&self, feed: &Arc<Feed>) -> bool {
+        Arc::ptr_eq(&self.feed, feed)
+    }
+
+    /// From now on whoever else wants to serve waits.
+    pub async fn stake(&self) -> Result<(), Undone> {
+        self.cursors.advance(&self.name_of(&self.worker), self.feed.now()).await
     }
 
     /// The workers that have a claim beside this one.
@@ -55,9 +64,8 @@ impl Claim {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use super::*;
+    use crate::events::deliver::FeedSettings;
     use crate::events::{Committed, EventSink};
     use crate::proposal::local::LocalAdapter;
     use crate::proposal::mint::SystemMint;
@@ -77,18 +85,21 @@ mod tests {
     async fn of_two_that_claim_an_engine_at_once_at_most_one_finds_itself_alone() {
         let adapter = LocalAdapter::memory(Arc::new(SystemMint::default()), Arc::new(Nobody));
         let cursors = Cursors::new(Arc::new(adapter));
-        let of = |name, namespace| Claim::new(&settings(name, namespace, Sharing::Shared), cursors.clone()).unwrap();
+        let feed = Feed::new(FeedSettings::default());
+        let of = |name, namespace| {
+            let settings = settings(name, namespace, Sharing::Shared);
+            Claim::new(&settings, feed.clone(), cursors.clone()).unwrap()
+        };
         let (a, b, elsewhere) = (of("a", None), of("b", None), of("c", Some("default2")));
-        let now = Position { group: 0, index: 3, ordinal: 0 };
         for claim in [&a, &b, &elsewhere] {
-            claim.stake(now).await.unwrap();
+            claim.stake().await.unwrap();
         }
         assert_eq!(a.others().await, Ok(vec!["b".to_owned()]));
         assert_eq!(b.others().await, Ok(vec!["a".to_owned()]));
         // The one that no longer leads takes its claim back, and may claim again later.
         a.take_back().await.unwrap();
         assert_eq!(b.others().await, Ok(Vec::new()));
-        a.stake(now).await.unwrap();
+        a.stake().await.unwrap();
         assert_eq!(b.others().await, Ok(vec!["a".to_owned()]));
         b.strike("a").await.unwrap();
         assert_eq!(b.others().await, Ok(Vec::new()));
@@ -99,6 +110,7 @@ mod tests {
     fn an_engine_of_its_own_is_claimed_by_nobody_else() {
         let adapter = LocalAdapter::memory(Arc::new(SystemMint::default()), Arc::new(Nobody));
         let cursors = Cursors::new(Arc::new(adapter));
-        assert!(Claim::new(&settings("a", None, Sharing::Own), cursors).is_none());
+        let feed = Feed::new(FeedSettings::default());
+        assert!(Claim::new(&settings("a", None, Sharing::Own), feed, cursors).is_none());
     }
 }

@@ -127,11 +127,10 @@ impl Control {
 
     /// Whether the replica behind a worker's name is on the engine, whether it serves or not.
     pub async fn presence(&self, worker: &str, within: Duration) -> Presence {
-        match self.presence_of(&listener_of(WORKERS, worker), within).await {
-            // Its other connection may be the one that lasted.
-            Presence::Gone => self.presence_of(&fence_of(worker), within).await,
-            found => found,
-        }
+        let (listener, fence) = (listener_of(WORKERS, worker), fence_of(worker));
+        let (listens, serves) = tokio::join!(self.presence_of(&listener, within), self.presence_of(&fence, within));
+        // Its other connection may be the one that lasted.
+        if listens == Presence::Gone { serves } else { listens }
     }
 
     async fn presence_of(&self, function_id: &str, within: Duration) -> Presence {

@@ -42,7 +42,7 @@ pub struct Ledger {
     left_at: Position,
     notes: Mutex<Notes>,
     gathered: Arc<GatheredCursor>,
-    keeping: Mutex<Option<JoinHandle<bool>>>,
+    keeping: Mutex<Option<JoinHandle<()>>>,
     stop: CancellationToken,
     runtime: Handle,
     room: Arc<Semaphore>,
@@ -275,15 +275,25 @@ impl Ledger {
         if let Some(released) = released {
             self.arrived(released);
         }
-        self.stop.cancel();
-        let keeping = self.keeping.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let written = keeping?.await.unwrap_or(false);
+        self.leave().await;
+        let written = self.gathered.write_at_last().await;
         let noted = timeout(LAST_NOTES_MAX, self.room.acquire_many(NOTES_MAX as u32)).await.is_ok();
         if written && noted {
             return None;
         }
         tracing::warn!("the delivery cursor was not written: another replica may deliver some events again");
         Some(self.unsaid())
+    }
+
+    /// Writes how far it came, if that can be done at once: its data is about to be closed.
+    pub async fn leave(&self) {
+        self.stop.cancel();
+        let keeping = self.keeping.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(keeping) = keeping
+            && let Err(error) = keeping.await
+        {
+            tracing::error!(%error, "the delivery cursor was not kept");
+        }
     }
 
     /// Nothing is handed out here any more, and all that was has arrived.

@@ -3,7 +3,7 @@
 //! On a shared engine the first to register a function keeps it, the last to register a trigger type gets every
 //! binding, and nobody is told: so only the leader registers anything, over a connection that lives as long as it leads.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::{Notify, watch};
@@ -22,7 +22,6 @@ use super::subscribers::Subscribers;
 use super::types::offered;
 use crate::events::current::CurrentFeed;
 use crate::events::deliver::Feed;
-use crate::machine::ids::Position;
 use crate::proposal::Undone;
 use crate::proposal::cursor::Cursors;
 use crate::surface::Service;
@@ -67,8 +66,7 @@ pub struct Attachment {
 impl Attachment {
     pub fn start(control: Arc<Control>, served: Served) -> Attachment {
         let stop = CancellationToken::new();
-        let replica =
-            Replica { control, served, stop: stop.clone(), unsaid: None, claim: None, frozen: Mutex::default() };
+        let replica = Replica { control, served, stop: stop.clone(), unsaid: None, claim: None };
         Attachment { stop, task: tokio::spawn(replica.run()) }
     }
 
@@ -89,17 +87,13 @@ struct Replica {
     unsaid: Option<Unsaid>,
     /// What keeps the others from serving, until it is taken back.
     claim: Option<Claim>,
-    /// The worker that gave no sign of life when it was asked last: nobody waits for it twice.
-    frozen: Mutex<Option<String>>,
 }
 
 impl Replica {
     async fn run(mut self) {
         while self.my_turn().await {
             if self.control.settings.sharing == Sharing::Shared {
-                *self.frozen() = None;
-                self.take_claim().await;
-                self.await_handover().await;
+                self.take_over().await;
             }
             let Some(ledger) = self.take_ledger().await else { continue };
             // All of that may have taken long. Whoever registers without leading takes the events of the one that does.
@@ -150,32 +144,55 @@ impl Replica {
         }
     }
 
-    /// Claims the engine and waits until nobody else does, as long as it is this replica's turn.
-    async fn take_claim(&mut self) {
-        let Some((feed, cursors)) = (self.served.cursors)() else { return };
-        self.claim = Claim::new(&self.control.settings, cursors);
-        let Some(claim) = &self.claim else { return };
+    /// Waits until this replica is the only one that claims the engine, and nobody else serves on it any more, as long as
+    /// it is its turn.
+    async fn take_over(&mut self) {
+        self.claim =
+            (self.served.cursors)().and_then(|(feed, cursors)| Claim::new(&self.control.settings, feed, cursors));
         let alone = async {
-            while !self.is_alone(claim, feed.now()).await {
+            while let Some(claim) = &self.claim
+                && !self.is_alone(claim).await
+            {
                 tokio::time::sleep(LOOK_AGAIN).await;
             }
         };
+        let unserved = async {
+            while !self.has_let_go().await {
+                let _ = timeout(LOOK_AGAIN, self.control.workers_changed()).await;
+            }
+        };
         tokio::select! {
-            () = alone => {}
+            _ = async { tokio::join!(alone, unserved) } => {}
             () = self.turn_is_over() => {}
             () = tokio::time::sleep(HANDOVER_MAX) => {
-                tracing::warn!("another replica does not take its claim to the engine back; taking over");
+                tracing::warn!("the replica that served before does not let go; taking over");
             }
         }
     }
 
-    fn frozen(&self) -> MutexGuard<'_, Option<String>> {
-        self.frozen.lock().unwrap_or_else(PoisonError::into_inner)
+    /// The data was swapped: those that share the new one wait, and those that share the old one wait no longer.
+    async fn move_claim(&mut self) {
+        let feed = self.served.feed.read(Arc::clone);
+        if self.claim.as_ref().is_some_and(|claim| claim.is_in(&feed)) {
+            return;
+        }
+        if let Some(before) = self.claim.take()
+            && let Err(error) = before.take_back().await
+        {
+            tracing::debug!(%error, "the claim was not taken back from data that was swapped out");
+        }
+        let Some((feed, cursors)) = (self.served.cursors)() else { return };
+        self.claim = Claim::new(&self.control.settings, feed, cursors);
+        if let Some(claim) = &self.claim
+            && let Err(error) = claim.stake().await
+        {
+            tracing::debug!(%error, "the data that was swapped in is served without a claim");
+        }
     }
 
     /// Whether this replica claims the engine, and no other does. Claims of those that are gone, or frozen, are struck.
-    async fn is_alone(&self, claim: &Claim, now: Position) -> bool {
-        let others = match claim.stake(now).await {
+    async fn is_alone(&self, claim: &Claim) -> bool {
+        let others = match claim.stake().await {
             Ok(()) => claim.others().await,
             Err(Undone::Refused(refusal)) => {
                 tracing::warn!(%refusal, "the engine cannot be claimed");
@@ -186,12 +203,19 @@ impl Replica {
         let Ok(others) = others else { return false };
         let mut alone = true;
         for other in others {
-            let presence = self.control.presence(&other, SIGN_OF_LIFE_MAX).await;
-            if presence == Presence::Silent {
-                tracing::warn!(other, "a replica that claims the engine gives no sign of life; taking over");
-                *self.frozen() = Some(other.clone());
+            match self.control.presence(&other, SIGN_OF_LIFE_MAX).await {
+                Presence::There => {
+                    alone = false;
+                    continue;
+                }
+                Presence::Gone => {}
+                Presence::Silent => {
+                    tracing::warn!(other, "a replica that claims the engine gives no sign of life; taking over");
+                }
             }
-            alone &= presence != Presence::There && claim.strike(&other).await.is_ok();
+            // For whoever comes next; nobody waits for it now.
+            let claim = claim.clone();
+            tokio::spawn(async move { claim.strike(&other).await });
         }
         alone
     }
@@ -211,22 +235,6 @@ impl Replica {
         }
     }
 
-    /// Lets the replica that served before finish: it delivers what it has begun and says how far it came.
-    async fn await_handover(&self) {
-        let gone = async {
-            while !self.has_let_go().await {
-                let _ = timeout(LOOK_AGAIN, self.control.workers_changed()).await;
-            }
-        };
-        tokio::select! {
-            () = gone => {}
-            () = self.turn_is_over() => {}
-            () = tokio::time::sleep(HANDOVER_MAX) => {
-                tracing::warn!("the replica that served before does not let go; taking over");
-            }
-        }
-    }
-
     /// Whether nobody else serves any more, or nobody who could say how far it came.
     async fn has_let_go(&self) -> bool {
         let owner = match self.control.serving().await {
@@ -235,7 +243,7 @@ impl Replica {
             // An engine that does not say so cannot be asked; one that does not answer may be asked again.
             Err(error) => return !error.is_silence(),
         };
-        if owner == self.control.settings.name || self.frozen().as_ref() == Some(&owner) {
+        if owner == self.control.settings.name {
             return true;
         }
         let frozen = !self.control.answers(&owner, SIGN_OF_LIFE_MAX).await;
@@ -272,7 +280,10 @@ impl Replica {
             tokio::select! {
                 _ = check.tick() => {}
                 () = self.control.workers_changed() => {}
-                () = self.served.refresh.notified() => turn.refresh(&self.control, &self.served).await,
+                () = self.served.refresh.notified() => {
+                    turn.refresh(&self.control, &self.served).await;
+                    self.move_claim().await;
+                }
                 changed = self.served.leads.changed() => if changed.is_err() { break false },
                 () = self.stop.cancelled() => break false,
             }
@@ -344,8 +355,7 @@ impl Turn {
         // Those the new data remembers and the engine does not are forgotten in time.
         self.back_since.get_or_insert_with(Instant::now);
         if let Some(before) = self.subscribers.keep_in(ledger) {
-            // Nobody goes on from there in the data of before.
-            let _ = before.close(None).await;
+            before.leave().await;
         }
     }
 
