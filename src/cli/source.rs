@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::config::{Config, ConfigError};
 use crate::node::Node;
-use crate::surface::worker::configuration;
+use crate::surface::worker::configuration::{self, Stored};
 use crate::surface::worker::control::Control;
 
 /// How often the file is looked at. Editors write in several steps, so a change counts when it is seen twice.
@@ -21,8 +21,8 @@ pub struct Source {
     file: Option<PathBuf>,
     /// The arguments of the program.
     over: Overrides,
-    /// The engine whose configuration worker keeps the settings.
-    stored: Option<Arc<Control>>,
+    /// The settings as the engine's configuration worker keeps them.
+    stored: Option<Arc<Stored>>,
     /// What the file said when it was read last.
     last: Mutex<Option<String>>,
 }
@@ -39,15 +39,15 @@ impl Source {
         let stored = configuration::introduce(engine, &Config::schema(), &seed).await.map_err(ConfigError)?;
         if stored.is_some() {
             tracing::info!(id = configuration::ID, "the settings are kept by the engine's configuration worker");
-            self.stored = Some(engine.clone());
         }
+        self.stored = stored;
         Ok(())
     }
 
     pub async fn read(&self) -> Result<Config, ConfigError> {
         let config = match &self.stored {
-            Some(engine) => {
-                let value = configuration::read(engine).await.map_err(ConfigError)?;
+            Some(stored) => {
+                let value = stored.read().await.map_err(ConfigError)?;
                 // JSON is YAML.
                 Config::from_yaml(&value.to_string())
                     .map_err(|error| ConfigError(format!("configuration {}: {error}", configuration::ID)))?
@@ -81,7 +81,7 @@ impl Source {
 
     async fn changed(&self) {
         match (&self.stored, &self.file) {
-            (Some(engine), _) => engine.configuration_changed().await,
+            (Some(stored), _) => stored.changed().await,
             (None, Some(_)) => self.file_changed().await,
             (None, None) => std::future::pending().await,
         }

@@ -88,6 +88,14 @@ pub trait AttachPoint: Send + Sync + 'static {
     fn room(&self, binding: &Binding) -> BoxFuture<'static, ()>;
 }
 
+/// Where a subscriber stood when it was let go: nothing up to there is to be handed to it again.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Released {
+    pub stands: Position,
+    /// Where each of its bindings stood: further, where others read what they missed.
+    pub seen: BTreeMap<Arc<str>, Position>,
+}
+
 /// Sizes of the feed.
 #[derive(Debug, Clone)]
 pub struct FeedSettings {
@@ -386,12 +394,14 @@ impl Feed {
         locked(&self.state).stands(owner)
     }
 
-    /// Removes all bindings of a subscriber that goes on elsewhere. Returns where it stood.
-    pub fn release(&self, owner: u64) -> Option<Position> {
+    /// Removes all bindings of a subscriber that goes on elsewhere. `None`: it is not known where it stood.
+    pub fn release(&self, owner: u64) -> Option<Released> {
         let mut state = locked(&self.state);
-        let stood = state.stands(owner);
-        state.bindings.remove_owner(owner);
-        stood
+        let stands = state.stands(owner);
+        state.settle(owner);
+        let owner = state.bindings.remove_owner(owner)?;
+        let seen = owner.bounds.into_iter().filter_map(|(id, bound)| Some((id, bound.seen()?)));
+        Some(Released { stands: stands?, seen: seen.collect() })
     }
 
     /// Dispatches up to `most` events. True: there is more.

@@ -609,7 +609,8 @@ fn a_subscriber_stands_no_further_than_the_binding_that_was_handed_least() {
     assert_eq!(feed.stands(1), Some(at(1)));
     feed.drain(usize::MAX);
     assert_eq!(feed.stands(1), Some(at(2)));
-    assert_eq!(feed.release(1), Some(at(2)));
+    let released = feed.release(1).unwrap();
+    assert_eq!((released.stands, released.seen.into_values().collect()), (at(2), vec![at(2), at(2)]));
     assert_eq!((feed.stands(1), feed.bindings()), (None, 0));
 }
 

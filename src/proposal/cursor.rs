@@ -19,6 +19,9 @@ use crate::machine::{Command, Found, Query};
 const PATIENCE: Duration = Duration::from_secs(5);
 /// How long deliveries gather, unless there are many.
 const GATHER: Duration = Duration::from_secs(1);
+/// How long the last write may be repeated, and how soon each time.
+const LAST_WORD_MAX: Duration = Duration::from_secs(10);
+const WRITE_AGAIN: Duration = Duration::from_millis(50);
 /// Deliveries that do not wait for the clock: what a crash may bring again.
 const GATHER_MAX: u64 = 1024;
 
@@ -101,28 +104,41 @@ impl GatheredCursor {
 
     /// Writes until shutdown, and then once more. A write that fails is made up for by the next one.
     pub async fn keep(self: Arc<Self>, shutdown: CancellationToken) {
-        loop {
-            let ends = tokio::select! {
-                () = tokio::time::sleep(GATHER) => false,
-                () = self.many.notified() => false,
-                () = shutdown.cancelled() => true,
-            };
-            let position = {
-                let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
-                told.deliveries = 0;
-                told.position.take()
-            };
-            if let Some(position) = position
-                && let Err(error) = self.cursors.advance(&self.attach, position).await
-            {
-                tracing::debug!(attach = self.attach, %error, "the delivery cursor was not written");
-                let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
-                told.position = told.position.max(Some(position));
+        while !shutdown.is_cancelled() {
+            tokio::select! {
+                () = tokio::time::sleep(GATHER) => {}
+                () = self.many.notified() => {}
+                () = shutdown.cancelled() => {}
             }
-            if ends {
-                return;
-            }
+            self.write().await;
         }
+    }
+
+    /// Writes what was told last until it is written, since nobody makes up for it. False: it is not, after all this time.
+    pub async fn write_at_last(&self) -> bool {
+        let until = Instant::now() + LAST_WORD_MAX;
+        while !self.write().await {
+            if Instant::now() >= until {
+                return false;
+            }
+            tokio::time::sleep(WRITE_AGAIN).await;
+        }
+        true
+    }
+
+    /// True: all that was told is written.
+    async fn write(&self) -> bool {
+        let told = {
+            let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+            told.deliveries = 0;
+            told.position.take()
+        };
+        let Some(position) = told else { return true };
+        let Err(error) = self.cursors.advance(&self.attach, position).await else { return true };
+        tracing::debug!(attach = self.attach, %error, "the delivery cursor was not written");
+        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        told.position = told.position.max(Some(position));
+        false
     }
 }
 

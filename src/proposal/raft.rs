@@ -185,7 +185,10 @@ impl RaftAdapter {
     }
 
     async fn look_up(&self, query: Query, deadline: Instant) -> Result<Found, Undone> {
-        if !self.stale_reads.load(Ordering::Relaxed) && !planted::has(Bug::ReadWithoutBarrier) {
+        // Whoever goes on from a cursor that is older than the last one repeats what was delivered since.
+        let is_cursor = matches!(query, Query::Cursor(_) | Query::Cursors(_));
+        let stale = self.stale_reads.load(Ordering::Relaxed) && !is_cursor;
+        if !stale && !planted::has(Bug::ReadWithoutBarrier) {
             self.confirmed(deadline).await?;
         }
         self.look_here(&query)

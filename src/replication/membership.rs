@@ -95,7 +95,10 @@ impl Council {
     pub async fn promote(&self, node: u64) -> Result<(), Status> {
         let membership = self.membership();
         self.member(&membership, node)?;
-        if membership.voter_ids().any(|voter| voter == node) {
+        // A change that broke off between its two steps leaves two sets of voters that must both agree, and a set that lacks
+        // this node may lose its quorum without it. The same order once more ends it.
+        let settled = membership.get_joint_config().len() == 1;
+        if settled && membership.voter_ids().any(|voter| voter == node) {
             return Ok(());
         }
         let near = |metrics: &Metrics| lag(metrics, node).is_some_and(|lag| lag <= PROMOTE_LAG_MAX);

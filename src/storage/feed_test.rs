@@ -305,6 +305,19 @@ fn what_nothing_came_before_is_not_missing() {
 }
 
 #[test]
+fn a_cursor_that_is_set_before_the_first_event_is_no_history() {
+    let mut run = Run { index: 7, ..Run::default() };
+    for index in 1..=3 {
+        let position = Position { group: 0, index, ordinal: 0 };
+        run.carry_out(Command::Feed(FeedOrder::Delivered { attach: "engine".to_owned(), position }));
+        assert_eq!(run.edge().trimmed, Some(FeedPlace::BEGINNING), "whoever came before is not too late");
+    }
+    run.ensure("s");
+    assert_eq!(run.edge().trimmed, Some(FeedPlace::BEGINNING));
+    assert_eq!(run.read(Some(place(7, u32::MAX))).len(), 1);
+}
+
+#[test]
 fn only_lines_that_are_wanted_are_made_whole() {
     let mut run = Run::default();
     run.ensure("s");

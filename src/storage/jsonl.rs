@@ -12,11 +12,10 @@ use std::path::{Path, PathBuf};
 
 use super::files::{self, DirLock};
 use super::kv::Changed;
-use super::view::write;
+use super::{keys, records};
 use crate::machine::ids::SessionId;
 use crate::machine::refusal::Fault;
 use crate::machine::view::Change;
-use crate::storage::kv::Nothing;
 use session_file::Content;
 
 /// Far below the usual limit of 1024 open files of a process.
@@ -121,7 +120,8 @@ impl JsonlDir {
             state.extend(content.into_state(&session_id).map_err(fault_to_io)?);
             self.spellings.claim(&session_id);
         }
-        state.extend(write(&Nothing, &[Change::SetClock(clock_ms)]).map_err(fault_to_io)?);
+        // The clock alone: files keep no events, so this feed does not begin with the history.
+        state.insert(keys::clock(), Some(records::print_clock(clock_ms)));
         Ok(state)
     }
 

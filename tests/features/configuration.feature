@@ -30,6 +30,16 @@ Feature: The settings of a node live in the engine's configuration worker
     Then a page of "session::list" comes to 2 sessions
 
   @embedded
+  # Prevents: a node that runs on with settings of before, because it could not hear that they changed.
+  Scenario: A change that nobody could tell of counts when the engine is back
+    Given a configuration worker
+    And a node "a" on the engine
+    And 3 sessions were created
+    When the stored configuration becomes {"default_list_limit": 2}, unheard
+    And the engine restarts
+    Then a page of "session::list" comes to 2 sessions
+
+  @embedded
   # Prevents: a node that dies of a bad setting, or runs on with it silently.
   Scenario: A setting that cannot be put to work changes nothing and is reported
     Given a configuration worker

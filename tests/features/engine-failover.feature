@@ -63,6 +63,15 @@ Feature: Replicas that share an engine behave as one worker
     And no more sessions are created
     Then "ear" hears of every session, once each
 
+  # Prevents: events that come twice because the engine confirmed them later than the leader that stopped cared to wait.
+  Scenario: A leader that stops in order waits for what is on its way
+    Given three replicas on the engine, over slow lines
+    And "ear" listens to "session::created" with {}
+    And 2 sessions were created
+    When the replica that serves stops in order, over its slow line
+    And 2 sessions are created
+    Then "ear" hears of every session, once each
+
   # Prevents: a subscriber that hears, after a crash, of what happened before it came.
   Scenario: A binding gets nothing from before it was made
     Given three replicas on the engine

@@ -25,7 +25,8 @@ use tempfile::TempDir;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use crate::process::{NodeProcess, command};
+use crate::process::{NodeProcess, command, tail_of};
+use crate::slow_line::SlowLine;
 use crate::stored::StoredConfiguration;
 
 /// Long enough for a busy machine; what takes longer does not happen.
@@ -131,6 +132,8 @@ pub struct EngineWorld {
     pub created: Vec<String>,
     pub stored: Option<StoredConfiguration>,
     pub embedded: BTreeMap<String, EmbeddedEngine>,
+    /// Between replicas and their engine.
+    pub lines: Vec<SlowLine>,
     pub dir: TempDir,
     pub config_file: Option<PathBuf>,
     /// Calls made all the while; ends with the first that fails.
@@ -174,6 +177,7 @@ impl EngineWorld {
             created: Vec::new(),
             stored: None,
             embedded,
+            lines: Vec::new(),
             dir: tempfile::tempdir().expect("a temporary directory"),
             config_file: None,
             steady: None,
@@ -266,8 +270,13 @@ impl EngineWorld {
         begun.elapsed()
     }
 
+    /// What every node, edge and main of the scenario has said, those that are gone included.
     pub fn logs(&self) -> String {
-        self.nodes.iter().map(|(name, node)| format!("--- {name}\n{}\n", node.log())).collect()
+        let files = std::fs::read_dir(self.dir.path()).into_iter().flatten().flatten().map(|file| file.path());
+        let mut logs: Vec<PathBuf> = files.filter(|path| path.extension().is_some_and(|ext| ext == "log")).collect();
+        logs.sort();
+        let told = |path: &PathBuf| format!("--- {}\n{}\n", path.display(), tail_of(path));
+        logs.iter().map(told).collect()
     }
 
     /// Binds a function of the client to one of our events; the binding stands when this returns.

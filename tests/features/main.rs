@@ -12,6 +12,7 @@ mod node;
 mod process;
 mod races;
 mod report;
+mod slow_line;
 mod steps;
 mod stored;
 mod words;

@@ -7,7 +7,7 @@ mod node;
 use std::net::SocketAddr;
 use std::process::{Command, Output, Stdio};
 
-pub use node::{NodeProcess, command};
+pub use node::{NodeProcess, command, tail_of};
 
 /// Not among the ports of outgoing connections, so that nobody takes it before the node does.
 pub fn free_port() -> SocketAddr {

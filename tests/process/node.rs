@@ -8,6 +8,10 @@ use std::time::{Duration, Instant};
 const START_MAX: Duration = Duration::from_secs(30);
 const STOP_MAX: Duration = Duration::from_secs(30);
 const POLL: Duration = Duration::from_millis(5);
+/// What is shown of a log when a test fails.
+const LOG_LINES_MAX: usize = 200;
+/// What nodes are to log, for whoever traces a failure; their usual words otherwise.
+const NODE_LOG: &str = "NODE_LOG";
 
 pub struct NodeProcess {
     child: Child,
@@ -28,6 +32,9 @@ pub fn command(data_dir: &Path, arguments: &[&str]) -> Command {
 fn program() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_session-manager"));
     command.env_remove("RUST_LOG").env_remove("III_URL").stdin(Stdio::null()).stdout(Stdio::null());
+    if let Ok(level) = std::env::var(NODE_LOG) {
+        command.env("RUST_LOG", level);
+    }
     command
 }
 
@@ -118,8 +125,9 @@ impl Drop for NodeProcess {
     }
 }
 
-fn tail_of(log: &Path) -> String {
+/// The end of a log.
+pub fn tail_of(log: &Path) -> String {
     let text = std::fs::read_to_string(log).unwrap_or_default();
     let lines: Vec<&str> = text.lines().collect();
-    lines[lines.len().saturating_sub(40)..].join("\n")
+    lines[lines.len().saturating_sub(LOG_LINES_MAX)..].join("\n")
 }

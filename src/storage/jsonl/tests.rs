@@ -22,7 +22,7 @@ use crate::machine::{Command, Stamped, apply};
 use crate::storage::keys::Key;
 use crate::storage::kv::{Kv, Layer};
 use crate::storage::memory::Tree;
-use crate::storage::view::Records;
+use crate::storage::view::{Records, write};
 
 const META: &str = r#"{"type":"meta","meta":{"session_id":"s","title":"T","description":"","status":"idle","message_count":7,"metadata":{"team":"red"},"created_at":10,"updated_at":20}}"#;
 const ROOT: &str = r#"{"type":"entry","entry":{"kind":"message","id":"a","timestamp":11,"revision":0,"message":{"role":"user","content":[{"type":"text","text":"hi"}],"timestamp":11}}}"#;

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
 
 use super::EngineSettings;
 use super::pump::fence_of;
@@ -16,6 +17,8 @@ use super::sdk::{Connection, EngineError, Handler};
 const CONNECT_MAX: Duration = Duration::from_secs(60);
 /// The engine answers questions about itself at once, or not at all.
 const ANSWER_MAX: Duration = Duration::from_secs(5);
+/// What a replica's function is called that hears of workers. It is there as long as the replica is on the engine.
+const WORKERS: &str = "workers";
 /// The functions of ours whose owners tell who serves: they are registered one after the other, and withdrawn the other
 /// way round, so the first and the last speak for those between.
 const TELLTALES: [&str; 2] = ["session::append", "session::update-message"];
@@ -30,12 +33,22 @@ pub enum Serving {
     InPart(String),
 }
 
+/// What an engine knows of a replica.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Presence {
+    There,
+    Gone,
+    /// It has a connection, and does not answer.
+    Silent,
+}
+
 /// One replica's word with its engine.
 pub struct Control {
     pub settings: EngineSettings,
     connection: Connection,
     workers_changed: Arc<Notify>,
     configuration_changed: Arc<Notify>,
+    closed: CancellationToken,
 }
 
 impl Control {
@@ -53,16 +66,17 @@ impl Control {
             connection,
             workers_changed: Arc::default(),
             configuration_changed: Arc::default(),
+            closed: CancellationToken::new(),
             settings: settings.clone(),
         };
-        control.hear("workers", "engine::workers-available", json!({}), &control.workers_changed).map_err(in_words)?;
+        control.hear(WORKERS, "engine::workers-available", json!({}), &control.workers_changed).map_err(in_words)?;
         tracing::info!(url = settings.url, name = settings.name, "connected to the engine");
         Ok(Arc::new(control))
     }
 
     /// Wakes `told` whenever a trigger type of the engine fires.
     fn hear(&self, what: &str, trigger_type: &str, config: Value, told: &Arc<Notify>) -> Result<(), String> {
-        let function_id = format!("session-manager::{what}::{}", self.settings.name);
+        let function_id = listener_of(what, &self.settings.name);
         let told = told.clone();
         let wake: Handler = Arc::new(move |_, _| {
             told.notify_one();
@@ -82,6 +96,20 @@ impl Control {
         self.configuration_changed.notified().await;
     }
 
+    /// It changed, and nobody was told.
+    pub fn tell_of_configuration(&self) {
+        self.configuration_changed.notify_one();
+    }
+
+    /// Returns when the engine is back after it was lost. False: nobody waits for it any more.
+    pub async fn came_back(&self) -> bool {
+        let back = async {
+            self.connection.lost().await;
+            self.connection.connected().await;
+        };
+        self.closed.run_until_cancelled(back).await.is_some()
+    }
+
     /// Somebody connected to the engine, or left it.
     pub async fn workers_changed(&self) {
         self.workers_changed.notified().await;
@@ -93,10 +121,23 @@ impl Control {
 
     /// Whether a worker that serves, or served, answers within this time. A process that is stopped keeps its connection.
     pub async fn answers(&self, worker: &str, within: Duration) -> bool {
-        match self.connection.call(&fence_of(worker), json!({}), within).await {
-            Ok(_) => true,
-            // It left, which is an answer too.
-            Err(error) => error.is_missing_function() || error.code == "invocation_stopped",
+        // That it left is an answer too.
+        self.presence_of(&fence_of(worker), within).await != Presence::Silent
+    }
+
+    /// Whether the replica behind a worker's name is on the engine, whether it serves or not.
+    pub async fn presence(&self, worker: &str, within: Duration) -> Presence {
+        let (listener, fence) = (listener_of(WORKERS, worker), fence_of(worker));
+        let (listens, serves) = tokio::join!(self.presence_of(&listener, within), self.presence_of(&fence, within));
+        // Its other connection may be the one that lasted.
+        if listens == Presence::Gone { serves } else { listens }
+    }
+
+    async fn presence_of(&self, function_id: &str, within: Duration) -> Presence {
+        match self.connection.call(function_id, json!({}), within).await {
+            Ok(_) => Presence::There,
+            Err(error) if error.is_missing_function() || error.code == "invocation_stopped" => Presence::Gone,
+            Err(_) => Presence::Silent,
         }
     }
 
@@ -122,9 +163,19 @@ impl Control {
         }
     }
 
+    pub fn is_closed(&self) -> bool {
+        self.closed.is_cancelled()
+    }
+
     pub async fn close(&self) {
+        self.closed.cancel();
         self.connection.close().await;
     }
+}
+
+/// The function of a replica's own that one of the engine's trigger types calls.
+fn listener_of(what: &str, worker: &str) -> String {
+    format!("session-manager::{what}::{worker}")
 }
 
 /// The SDK would retry a text that is no address for ever.

@@ -6,6 +6,7 @@
 //! as the others. The engine keeps the bindings themselves.
 //! Never: one write per event; a position of other data than that it was opened for.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -16,10 +17,11 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
+use xxhash_rust::xxh3::xxh3_128;
 
 use super::subscribers::ENGINE;
 use super::{EngineSettings, Sharing};
-use crate::events::deliver::Feed;
+use crate::events::deliver::{Feed, Released};
 use crate::machine::apply::feed::ATTACH_BYTES_MAX;
 use crate::machine::ids::Position;
 use crate::proposal::Undone;
@@ -28,8 +30,8 @@ use crate::proposal::cursor::{Cursors, GatheredCursor};
 /// Notes on their way at once: an engine that hands over thousands of bindings must not crowd out the calls.
 const NOTES_MAX: usize = 256;
 
-/// How long a replica that lets go may take to say how far it came.
-const LAST_WORD_MAX: Duration = Duration::from_secs(3);
+/// How long a replica that lets go may take to write its last notes.
+const LAST_NOTES_MAX: Duration = Duration::from_secs(5);
 
 /// How far one engine's subscribers have come.
 pub struct Ledger {
@@ -83,6 +85,24 @@ impl Reached {
     }
 }
 
+/// The last words of a replica that let go, and that nobody heard: it says them itself before it serves again.
+pub struct Unsaid {
+    feed: Arc<Feed>,
+    words: Vec<(String, Position)>,
+}
+
+impl Unsaid {
+    /// Words of other data mean nothing here.
+    pub async fn say(&self, feed: &Arc<Feed>, cursors: &Cursors) -> Result<(), Undone> {
+        if Arc::ptr_eq(&self.feed, feed) {
+            for (name, position) in &self.words {
+                cursors.advance(name, *position).await?;
+            }
+        }
+        Ok(())
+    }
+}
+
 /// The name of an engine among the attach points: replicas that share one share its name.
 pub fn attach_name(settings: &EngineSettings) -> String {
     let namespace = settings.namespace.as_deref().unwrap_or("default");
@@ -94,7 +114,15 @@ pub fn attach_name(settings: &EngineSettings) -> String {
 
 impl Ledger {
     /// Reads what whoever served before left. The first ever begins with what happens from now on.
-    pub async fn open(feed: Arc<Feed>, cursors: Cursors, attach: String) -> Result<Arc<Ledger>, Undone> {
+    pub async fn open(
+        feed: Arc<Feed>,
+        cursors: Cursors,
+        attach: String,
+        unsaid: Option<&Unsaid>,
+    ) -> Result<Arc<Ledger>, Undone> {
+        if let Some(unsaid) = unsaid {
+            unsaid.say(&feed, &cursors).await?;
+        }
         let recorded = cursors.starting(&attach).await?;
         let known = recorded.iter().find(|(name, _)| *name == attach).map(|(_, position)| *position);
         let left_at = match known {
@@ -130,7 +158,7 @@ impl Ledger {
 
     /// Where a binding goes on that was served before, by this replica or another one.
     pub fn resumes(&self, id: &str) -> Option<Position> {
-        match self.notes().bindings.get(id)? {
+        match self.notes().bindings.get(&*self.key_of(id))? {
             Noted::Recorded(floor) => Some(self.left_at.max(*floor)),
             Noted::CatchingUp { .. } => None,
         }
@@ -138,6 +166,7 @@ impl Ledger {
 
     /// A binding stands that begins at `now`, or that reads from a position it `named` up to `now`.
     pub fn bound(self: &Arc<Ledger>, id: &str, named: Option<Position>, now: Position) {
+        let id = &*self.key_of(id);
         let mut notes = self.notes();
         notes.awaited.remove(id);
         if notes.bindings.contains_key(id) {
@@ -160,6 +189,7 @@ impl Ledger {
 
     /// Nobody wants it any more.
     pub fn unbound(self: &Arc<Ledger>, id: &str) {
+        let id = &*self.key_of(id);
         let mut notes = self.notes();
         notes.awaited.remove(id);
         if let Some(Noted::Recorded(_)) = notes.bindings.remove(id) {
@@ -205,18 +235,21 @@ impl Ledger {
         }
     }
 
-    fn record(self: &Arc<Ledger>, id: &str, floor: Position) {
-        let name = name_of(&self.attach, id);
-        if name.len() > ATTACH_BYTES_MAX {
-            tracing::warn!(id, "the id of a binding is too long to be remembered: another replica begins it anew");
-            return;
+    /// What a binding is noted under: its id, or a digest of one that is too long for the name of a cursor.
+    fn key_of<'a>(&self, id: &'a str) -> Cow<'a, str> {
+        if name_of(&self.attach, id).len() <= ATTACH_BYTES_MAX {
+            return id.into();
         }
-        let cursors = self.cursors.clone();
+        format!("~{:032x}", xxh3_128(id.as_bytes())).into()
+    }
+
+    fn record(self: &Arc<Ledger>, key: &str, floor: Position) {
+        let (name, cursors) = (name_of(&self.attach, key), self.cursors.clone());
         self.order(async move { cursors.advance(&name, floor).await });
     }
 
-    fn forget(self: &Arc<Ledger>, id: &str) {
-        let (name, cursors) = (name_of(&self.attach, id), self.cursors.clone());
+    fn forget(self: &Arc<Ledger>, key: &str) {
+        let (name, cursors) = (name_of(&self.attach, key), self.cursors.clone());
         self.order(async move { cursors.forget(&name).await });
     }
 
@@ -236,17 +269,64 @@ impl Ledger {
         }
     }
 
-    /// Writes how far it came, for whoever comes next. `reached`: everything up to here is known to have arrived.
-    pub async fn close(&self, reached: Option<Position>) {
-        if let Some(position) = reached.filter(|_| self.notes().awaited.is_empty()) {
-            self.gathered.delivered(position, 1);
+    /// Writes how far it came, for whoever comes next. `released`: where its subscribers stood, and everything up to there
+    /// is known to have arrived. Gives back what could not be written.
+    pub async fn close(self: &Arc<Ledger>, released: Option<&Released>) -> Option<Unsaid> {
+        if let Some(released) = released {
+            self.arrived(released);
         }
+        self.leave().await;
+        let written = self.gathered.write_at_last().await;
+        let noted = timeout(LAST_NOTES_MAX, self.room.acquire_many(NOTES_MAX as u32)).await.is_ok();
+        if written && noted {
+            return None;
+        }
+        tracing::warn!("the delivery cursor was not written: another replica may deliver some events again");
+        Some(self.unsaid())
+    }
+
+    /// Writes how far it came, if that can be done at once: its data is about to be closed.
+    pub async fn leave(&self) {
         self.stop.cancel();
         let keeping = self.keeping.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let Some(keeping) = keeping else { return };
-        if timeout(LAST_WORD_MAX, keeping).await.is_err() {
-            tracing::warn!("the delivery cursor was not written: another replica may deliver some events again");
+        if let Some(keeping) = keeping
+            && let Err(error) = keeping.await
+        {
+            tracing::error!(%error, "the delivery cursor was not kept");
         }
+    }
+
+    /// Nothing is handed out here any more, and all that was has arrived.
+    fn arrived(self: &Arc<Ledger>, released: &Released) {
+        let mut notes = self.notes();
+        if notes.awaited.is_empty() && notes.told < Some(released.stands) {
+            notes.told = Some(released.stands);
+            self.gathered.delivered(released.stands, 1);
+        }
+        // Those that came further than the cursor, which waits for others, and those that named a position of their own.
+        let told = notes.told;
+        for (id, seen) in &released.seen {
+            let key = self.key_of(id);
+            let Some(noted) = notes.bindings.get_mut(&*key) else { continue };
+            let known = match noted {
+                Noted::Recorded(floor) => told.max(Some(*floor)),
+                Noted::CatchingUp { .. } => None,
+            };
+            if known < Some(*seen) {
+                *noted = Noted::Recorded(*seen);
+                self.record(&key, *seen);
+            }
+        }
+    }
+
+    fn unsaid(&self) -> Unsaid {
+        let notes = self.notes();
+        let told = notes.told.into_iter().map(|told| (self.attach.clone(), told));
+        let further = notes.bindings.iter().filter_map(|(key, noted)| match noted {
+            Noted::Recorded(floor) if notes.told < Some(*floor) => Some((name_of(&self.attach, key), *floor)),
+            Noted::Recorded(_) | Noted::CatchingUp { .. } => None,
+        });
+        Unsaid { feed: self.feed.clone(), words: told.chain(further).collect() }
     }
 }
 

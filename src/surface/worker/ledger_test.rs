@@ -1,6 +1,7 @@
 //! The laws of the ledger: whoever takes an engine over skips nothing that was not confirmed, and gives no binding what
 //! happened before it was made.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 use futures::future::BoxFuture;
@@ -13,6 +14,8 @@ use crate::events::filter::Filter;
 use crate::events::{Committed, EventSink};
 use crate::machine::event::{Event, EventKind, Happened};
 use crate::machine::json::Json;
+use crate::machine::{Answer, Command, Found, Query};
+use crate::proposal::Adapter;
 use crate::proposal::local::LocalAdapter;
 use crate::proposal::mint::SystemMint;
 
@@ -20,6 +23,27 @@ struct Nobody;
 
 impl EventSink for Nobody {
     fn publish(&self, _: Vec<Arc<Committed>>) {}
+}
+
+/// Loses orders, as a cluster without a leader does.
+struct Deaf {
+    adapter: LocalAdapter,
+    /// How many more it loses.
+    orders: Arc<AtomicUsize>,
+}
+
+impl Adapter for Deaf {
+    fn propose(&self, command: Command, deadline: Instant) -> BoxFuture<'_, Result<Answer, Undone>> {
+        let lost = self.orders.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1)).is_ok();
+        if lost {
+            return Box::pin(std::future::ready(Err(Undone::Unavailable("nobody leads".to_owned()))));
+        }
+        self.adapter.propose(command, deadline)
+    }
+
+    fn ask(&self, query: Query, deadline: Instant) -> BoxFuture<'_, Result<Found, Undone>> {
+        self.adapter.ask(query, deadline)
+    }
 }
 
 struct Anywhere;
@@ -42,12 +66,15 @@ fn at(index: u64) -> Position {
 struct Scene {
     cursors: Cursors,
     feed: Arc<Feed>,
+    deaf: Arc<AtomicUsize>,
 }
 
 impl Scene {
     fn new() -> Scene {
         let adapter = LocalAdapter::memory(Arc::new(SystemMint::default()), Arc::new(Nobody));
-        let scene = Scene { cursors: Cursors::new(Arc::new(adapter)), feed: feed() };
+        let deaf = Arc::new(AtomicUsize::new(0));
+        let adapter = Deaf { adapter, orders: deaf.clone() };
+        let scene = Scene { cursors: Cursors::new(Arc::new(adapter)), feed: feed(), deaf };
         scene.feed.starts_after(at(1));
         scene
     }
@@ -59,7 +86,7 @@ impl Scene {
     }
 
     async fn open(&self) -> Arc<Ledger> {
-        Ledger::open(self.feed.clone(), self.cursors.clone(), "engine".to_owned()).await.unwrap()
+        Ledger::open(self.feed.clone(), self.cursors.clone(), "engine".to_owned(), None).await.unwrap()
     }
 
     fn happens(&self, index: u64) {
@@ -185,12 +212,27 @@ async fn what_nobody_wants_any_more_is_forgotten() {
     ledger.unbound("b");
     scene.comes_to("engine#b", None).await;
     assert_eq!(ledger.resumes("b"), None);
-    // An id nobody can keep is served all the same.
-    let long = "x".repeat(300);
-    scene.bind(&ledger, &long, None);
-    scene.happens(2);
-    ledger.close(Some(at(2))).await;
-    scene.comes_to("engine", Some(at(2))).await;
+}
+
+#[tokio::test]
+async fn a_binding_with_a_long_id_is_remembered_like_any_other() {
+    let mut scene = Scene::new();
+    let ledger = scene.open().await;
+    let (long, longer) = ("x".repeat(300), "x".repeat(301));
+    for id in [&long, &longer] {
+        scene.bind(&ledger, id, None);
+        scene.happens(2);
+    }
+    ledger.close(None).await;
+    scene.next_leader(2);
+    let next = scene.open().await;
+    assert_eq!((next.resumes(&long), next.resumes(&longer)), (Some(at(1)), Some(at(2))));
+    assert_eq!(next.resumes(&"x".repeat(302)), None);
+    for id in [&long, &longer] {
+        next.unbound(id);
+    }
+    next.close(None).await;
+    assert_eq!(scene.cursors.starting("engine#").await, Ok(Vec::new()));
 }
 
 #[tokio::test]
@@ -199,9 +241,62 @@ async fn an_orderly_end_leaves_nothing_to_be_delivered_again() {
     let ledger = scene.open().await;
     scene.bind(&ledger, "b", None);
     (2..=4).for_each(|index| scene.happens(index));
-    let reached = scene.feed.release(ENGINE);
+    let released = scene.feed.release(ENGINE).unwrap();
     scene.happens(5);
-    assert_eq!(reached, Some(at(4)));
-    ledger.close(reached).await;
+    assert_eq!(released.stands, at(4));
+    assert!(ledger.close(Some(&released)).await.is_none());
     assert_eq!(scene.cursor("engine").await, Some(at(4)), "what came after is for whoever comes next");
+}
+
+#[tokio::test]
+async fn an_orderly_end_before_the_engine_handed_everything_over_says_how_far_each_came() {
+    let mut scene = Scene::new();
+    let ledger = scene.open().await;
+    for id in ["here", "late"] {
+        scene.bind(&ledger, id, None);
+    }
+    ledger.close(None).await;
+    scene.next_leader(1);
+    let ledger = scene.open().await;
+    scene.bind(&ledger, "here", None);
+    scene.bind(&ledger, "asked", Some(at(1)));
+    (2..=4).for_each(|index| scene.happens(index));
+    let released = scene.feed.release(ENGINE).unwrap();
+    assert!(ledger.close(Some(&released)).await.is_none());
+    scene.next_leader(4);
+    let next = scene.open().await;
+    let resumes = ["late", "here", "asked"].map(|id| next.resumes(id));
+    assert_eq!(resumes, [Some(at(1)), Some(at(4)), Some(at(4))]);
+}
+
+#[tokio::test]
+async fn a_last_word_is_repeated_until_it_is_written() {
+    let scene = Scene::new();
+    let ledger = scene.open().await;
+    scene.bind(&ledger, "b", None);
+    scene.comes_to("engine#b", Some(at(1))).await;
+    (2..=4).for_each(|index| scene.happens(index));
+    let released = scene.feed.release(ENGINE).unwrap();
+    scene.deaf.store(3, Ordering::Relaxed);
+    assert!(ledger.close(Some(&released)).await.is_none());
+    assert_eq!(scene.cursor("engine").await, Some(at(4)));
+}
+
+#[tokio::test]
+async fn what_nobody_wrote_down_is_said_before_the_same_replica_serves_again() {
+    let scene = Scene::new();
+    let ledger = scene.open().await;
+    scene.bind(&ledger, "b", None);
+    scene.comes_to("engine#b", Some(at(1))).await;
+    (2..=4).for_each(|index| scene.happens(index));
+    ledger.notes().told = Some(scene.feed.release(ENGINE).unwrap().stands);
+    let unsaid = ledger.unsaid();
+    scene.deaf.store(1, Ordering::Relaxed);
+    let open = || Ledger::open(scene.feed.clone(), scene.cursors.clone(), "engine".to_owned(), Some(&unsaid));
+    assert!(open().await.is_err(), "nobody serves before it is written");
+    assert_eq!(open().await.unwrap().resumes("b"), Some(at(4)));
+    // Of other data it would mean nothing.
+    let other = Scene::new();
+    let opened = Ledger::open(other.feed.clone(), other.cursors.clone(), "engine".to_owned(), Some(&unsaid)).await;
+    assert_eq!(opened.unwrap().left_at, at(1));
 }

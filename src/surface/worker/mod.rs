@@ -1,7 +1,7 @@
 //! A worker on an iii engine.
 //!
 //! Owns: how this node attaches to an engine: the SDK (`sdk`), the connection every replica keeps (`control`), who of several
-//! replicas serves (`serving`), functions (`functions`), trigger types and bindings (`types`, `subscribers`), events on
+//! replicas serves (`serving`, `claim`), functions (`functions`), trigger types and bindings (`types`, `subscribers`), events on
 //! their way (`pump`) and how far they came (`ledger`), our entry in the configuration worker (`configuration`).
 //! May touch: the node's functions (`Service`), the feed, the replicated cursors. Never: state, files, settings other than its own.
 
@@ -11,6 +11,7 @@ pub mod configuration;
 pub mod types;
 pub mod functions;
 pub mod ledger;
+pub mod claim;
 pub mod pump;
 pub mod subscribers;
 pub mod serving;

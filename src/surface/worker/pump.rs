@@ -24,8 +24,13 @@ const BATCH_BYTES_MAX: usize = 4 << 20;
 const BATCH_EVENTS_MAX: usize = 512;
 /// What an event costs besides its texts.
 const FIXED_BYTES: usize = 256;
-/// An engine that does not answer for so long has lost the batch, or this node has lost the engine.
+/// An engine that does not answer for so long is asked again.
 const FENCE_MAX: Duration = Duration::from_secs(20);
+/// How long what is on its way may take to arrive once this replica no longer serves. What has not is delivered again by
+/// whoever comes next, although it may have arrived: so an engine that is only busy is waited for.
+const LAST_BATCH_MAX: Duration = Duration::from_secs(10);
+/// How long one that is gone may take to come back then.
+const GONE_MAX: Duration = Duration::from_secs(1);
 
 /// How often it is looked how far the feed has come while nothing is on its way: what nobody wanted counts as delivered.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -85,7 +90,7 @@ impl Pump {
         Arc::new(Outlet { pump: self.clone(), namespace: namespace.map(Arc::from) })
     }
 
-    /// Sends until told to stop, then what is left, for a moment. True: everything that was ever put in has arrived.
+    /// Sends until told to stop, then what is left, within bounds. True: everything that was ever put in has arrived.
     pub async fn run(self: Arc<Pump>, progress: Arc<dyn Progress>, stop: CancellationToken) -> bool {
         // What arrives when the item of this number has.
         let mut marks: VecDeque<(u64, Reached)> = VecDeque::new();
@@ -106,29 +111,50 @@ impl Pump {
             }
             tokio::select! {
                 () = self.carry(&batch) => {}
-                () = stopped_for_long(&stop) => return false,
+                () = self.stopped_for_long(&stop) => return false,
             }
             arrived += batch.len() as u64;
             confirm(&mut marks, arrived, batch.len() as u64);
         }
     }
 
-    /// Sends a batch until the engine has read it. A batch that was on its way when a connection broke is sent again:
-    /// what arrives twice carries the same position.
+    /// Sends a batch until the engine has read it. A batch that was on its way when a connection broke is sent again: what
+    /// arrives twice carries the same position. Silence alone is no reason: what a connection was given arrives in order,
+    /// so once a later fence is answered, the batch was read.
     async fn carry(&self, batch: &[Item]) {
         loop {
             self.connection.connected().await;
             for item in batch {
                 self.send(item);
             }
-            match self.connection.call(&self.fence, json!({}), FENCE_MAX).await {
-                Ok(_) => return,
-                Err(error) => {
-                    tracing::warn!(%error, events = batch.len(), "the engine did not confirm events: sending them again");
-                    tokio::time::sleep(Duration::from_millis(100)).await;
+            tokio::select! {
+                () = self.fenced() => return,
+                () = self.connection.lost() => {
+                    tracing::warn!(events = batch.len(), "the engine was lost before it confirmed events: sending them again");
                 }
             }
         }
+    }
+
+    /// Returns when the engine has read everything that was sent before.
+    async fn fenced(&self) {
+        while let Err(error) = self.connection.call(&self.fence, json!({}), FENCE_MAX).await {
+            if !error.is_silence() {
+                return;
+            }
+            tracing::warn!(%error, "the engine does not confirm events: asking again");
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    }
+
+    /// Resolves some time after the stop, so that a batch under way may arrive; sooner where the engine is gone.
+    async fn stopped_for_long(&self, stop: &CancellationToken) {
+        stop.cancelled().await;
+        let gone = async {
+            self.connection.lost().await;
+            tokio::time::sleep(GONE_MAX).await;
+        };
+        let _ = tokio::time::timeout(LAST_BATCH_MAX, gone).await;
     }
 
     fn send(&self, item: &Item) {
@@ -186,12 +212,6 @@ fn confirm(marks: &mut VecDeque<(u64, Reached)>, arrived: u64, deliveries: u64) 
     if let Some((_, reached)) = marks.drain(..through).next_back() {
         reached.confirmed(deliveries);
     }
-}
-
-/// Resolves some time after the stop, so that a batch under way may arrive.
-async fn stopped_for_long(stop: &CancellationToken) {
-    stop.cancelled().await;
-    tokio::time::sleep(Duration::from_secs(1)).await;
 }
 
 /// One binding's way into the pump.

@@ -25,6 +25,9 @@ use crate::surface::{CallError, DescribedFunction};
 /// How often a lost connection is looked at; the SDK tries again every two seconds.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
+/// The code of an error that is this side's own.
+const UNREACHABLE: &str = "unreachable";
+
 /// How long a connection that is about to close may take to deliver what it has.
 const FLUSH_MAX: Duration = Duration::from_secs(1);
 
@@ -62,6 +65,11 @@ impl std::fmt::Display for EngineError {
 }
 
 impl EngineError {
+    /// No answer came. Any other error is one: the engine has read the call, and all that was sent before it.
+    pub fn is_silence(&self) -> bool {
+        self.code == UNREACHABLE
+    }
+
     /// Nobody on the engine serves that function.
     pub fn is_missing_function(&self) -> bool {
         self.code == "function_not_found"
@@ -122,6 +130,13 @@ impl Connection {
 
     pub async fn connected(&self) {
         while !self.is_connected() {
+            tokio::time::sleep(LOOK_AGAIN).await;
+        }
+    }
+
+    /// Resolves when the connection is lost. The SDK waits two seconds before it tries again, so that no loss goes unseen.
+    pub async fn lost(&self) {
+        while self.is_connected() {
             tokio::time::sleep(LOOK_AGAIN).await;
         }
     }
@@ -191,7 +206,7 @@ impl Connection {
         };
         self.client.trigger(request.dispatch(Dispatch::Remote)).await.map_err(|error| match error {
             Error::Remote { code, message, .. } => EngineError { code, message },
-            other => EngineError { code: "unreachable".to_owned(), message: other.to_string() },
+            other => EngineError { code: UNREACHABLE.to_owned(), message: other.to_string() },
         })
     }
 

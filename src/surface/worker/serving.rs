@@ -12,9 +12,10 @@ use tokio::time::{Instant, interval, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::Sharing;
-use super::control::{Control, Serving};
+use super::claim::Claim;
+use super::control::{Control, Presence, Serving};
 use super::functions::Functions;
-use super::ledger::{Ledger, attach_name};
+use super::ledger::{Ledger, Unsaid, attach_name};
 use super::pump::Pump;
 use super::sdk::Connection;
 use super::subscribers::Subscribers;
@@ -25,11 +26,13 @@ use crate::proposal::Undone;
 use crate::proposal::cursor::Cursors;
 use crate::surface::Service;
 
-/// How long a new leader waits for the one before it to let go, as long as that one gives signs of life. One that died is
-/// gone already.
-const HANDOVER_MAX: Duration = Duration::from_secs(5);
-/// One that is silent for so long is frozen, and nobody waits for it.
-const SIGN_OF_LIFE_MAX: Duration = Duration::from_secs(1);
+/// How long a new leader waits for the one before it to let go, as long as that one gives signs of life: what it has sent
+/// may still arrive, and its last word may have to be repeated. One that died is gone already.
+const HANDOVER_MAX: Duration = Duration::from_secs(30);
+/// One that is silent for so long is frozen, and nobody waits for it: what it delivered last may come again.
+const SIGN_OF_LIFE_MAX: Duration = Duration::from_secs(5);
+/// How long a replica waits before it looks again whether the one before it has let go.
+const LOOK_AGAIN: Duration = Duration::from_millis(25);
 /// How often the engine is asked who serves, beside whenever somebody comes or goes.
 const CHECK_EVERY: Duration = Duration::from_secs(1);
 /// How long the engine may take to repeat its bindings after a lost connection.
@@ -63,7 +66,7 @@ pub struct Attachment {
 impl Attachment {
     pub fn start(control: Arc<Control>, served: Served) -> Attachment {
         let stop = CancellationToken::new();
-        let replica = Replica { control, served, stop: stop.clone() };
+        let replica = Replica { control, served, stop: stop.clone(), unsaid: None, claim: None };
         Attachment { stop, task: tokio::spawn(replica.run()) }
     }
 
@@ -80,15 +83,24 @@ struct Replica {
     control: Arc<Control>,
     served: Served,
     stop: CancellationToken,
+    /// How far it came when it served last, if nobody was there to write it down.
+    unsaid: Option<Unsaid>,
+    /// What keeps the others from serving, until it is taken back.
+    claim: Option<Claim>,
 }
 
 impl Replica {
     async fn run(mut self) {
         while self.my_turn().await {
             if self.control.settings.sharing == Sharing::Shared {
-                self.await_handover().await;
+                self.take_over().await;
             }
             let Some(ledger) = self.take_ledger().await else { continue };
+            // All of that may have taken long. Whoever registers without leading takes the events of the one that does.
+            if !self.is_my_turn() {
+                continue;
+            }
+            self.unsaid = None;
             let turn = Turn::begin(&self.control, &self.served, ledger);
             let refused = self.tend(turn).await;
             if refused {
@@ -98,11 +110,17 @@ impl Replica {
                 }
             }
         }
+        self.take_claim_back().await;
         self.control.close().await;
     }
 
     /// Waits until this replica is to serve. False: it never will.
     async fn my_turn(&mut self) -> bool {
+        // Whoever serves instead waits for it.
+        while self.claim.is_some() && !self.is_my_turn() && !self.stop.is_cancelled() {
+            self.take_claim_back().await;
+            tokio::time::sleep(LOOK_AGAIN).await;
+        }
         let own = self.control.settings.sharing == Sharing::Own;
         tokio::select! {
             leads = self.served.leads.wait_for(|leads| own || *leads) => leads.is_ok(),
@@ -110,40 +128,136 @@ impl Replica {
         }
     }
 
+    /// Takes the claim back, if there is one, after the last word: whoever waits for the one is to find the other. Never
+    /// broken off, since an order that is on its way must not meet the next claim.
+    async fn take_claim_back(&mut self) {
+        let Some(claim) = &self.claim else { return };
+        let taken_back = async {
+            if let (Some(unsaid), Some((feed, cursors))) = (&self.unsaid, (self.served.cursors)()) {
+                unsaid.say(&feed, &cursors).await?;
+            }
+            claim.take_back().await
+        };
+        match taken_back.await {
+            Ok(()) => (self.claim, self.unsaid) = (None, None),
+            Err(error) => tracing::debug!(%error, "the claim to the engine is not taken back yet"),
+        }
+    }
+
+    /// Waits until this replica is the only one that claims the engine, and nobody else serves on it any more, as long as
+    /// it is its turn.
+    async fn take_over(&mut self) {
+        self.claim =
+            (self.served.cursors)().and_then(|(feed, cursors)| Claim::new(&self.control.settings, feed, cursors));
+        let alone = async {
+            while let Some(claim) = &self.claim
+                && !self.is_alone(claim).await
+            {
+                tokio::time::sleep(LOOK_AGAIN).await;
+            }
+        };
+        let unserved = async {
+            while !self.has_let_go().await {
+                let _ = timeout(LOOK_AGAIN, self.control.workers_changed()).await;
+            }
+        };
+        tokio::select! {
+            _ = async { tokio::join!(alone, unserved) } => {}
+            () = self.turn_is_over() => {}
+            () = tokio::time::sleep(HANDOVER_MAX) => {
+                tracing::warn!("the replica that served before does not let go; taking over");
+            }
+        }
+    }
+
+    /// The data was swapped: those that share the new one wait, and those that share the old one wait no longer.
+    async fn move_claim(&mut self) {
+        let feed = self.served.feed.read(Arc::clone);
+        if self.claim.as_ref().is_some_and(|claim| claim.is_in(&feed)) {
+            return;
+        }
+        if let Some(before) = self.claim.take()
+            && let Err(error) = before.take_back().await
+        {
+            tracing::debug!(%error, "the claim was not taken back from data that was swapped out");
+        }
+        let Some((feed, cursors)) = (self.served.cursors)() else { return };
+        self.claim = Claim::new(&self.control.settings, feed, cursors);
+        if let Some(claim) = &self.claim
+            && let Err(error) = claim.stake().await
+        {
+            tracing::debug!(%error, "the data that was swapped in is served without a claim");
+        }
+    }
+
+    /// Whether this replica claims the engine, and no other does. Claims of those that are gone, or frozen, are struck.
+    async fn is_alone(&self, claim: &Claim) -> bool {
+        let others = match claim.stake().await {
+            Ok(()) => claim.others().await,
+            Err(Undone::Refused(refusal)) => {
+                tracing::warn!(%refusal, "the engine cannot be claimed");
+                return true;
+            }
+            Err(error) => Err(error),
+        };
+        let Ok(others) = others else { return false };
+        let mut alone = true;
+        for other in others {
+            match self.control.presence(&other, SIGN_OF_LIFE_MAX).await {
+                Presence::There => {
+                    alone = false;
+                    continue;
+                }
+                Presence::Gone => {}
+                Presence::Silent => {
+                    tracing::warn!(other, "a replica that claims the engine gives no sign of life; taking over");
+                }
+            }
+            // For whoever comes next; nobody waits for it now.
+            let claim = claim.clone();
+            tokio::spawn(async move { claim.strike(&other).await });
+        }
+        alone
+    }
+
     fn is_my_turn(&self) -> bool {
         let may = self.control.settings.sharing == Sharing::Own || *self.served.leads.borrow();
         may && !self.stop.is_cancelled()
     }
 
-    /// Lets the replica that served before finish: it delivers what it has begun and says how far it came.
-    async fn await_handover(&self) {
-        let mine = &self.control.settings.name;
-        let gone = async {
-            while let Ok(serving) = self.control.serving().await {
-                let owner = match serving {
-                    Serving::Nobody => return true,
-                    Serving::Worker(owner) | Serving::InPart(owner) => owner,
-                };
-                if owner == *mine {
-                    return true;
-                }
-                if !self.control.answers(&owner, SIGN_OF_LIFE_MAX).await {
-                    return false;
-                }
-                let _ = timeout(Duration::from_millis(25), self.control.workers_changed()).await;
-            }
-            true
-        };
-        if !timeout(HANDOVER_MAX, gone).await.unwrap_or(false) {
-            tracing::warn!("the replica that served before does not let go; taking over");
+    /// Resolves when it is no longer this replica's turn.
+    async fn turn_is_over(&self) {
+        let own = self.control.settings.sharing == Sharing::Own;
+        let mut leads = self.served.leads.clone();
+        tokio::select! {
+            _ = leads.wait_for(|leads| !own && !*leads) => {}
+            () = self.stop.cancelled() => {}
         }
+    }
+
+    /// Whether nobody else serves any more, or nobody who could say how far it came.
+    async fn has_let_go(&self) -> bool {
+        let owner = match self.control.serving().await {
+            Ok(Serving::Nobody) => return true,
+            Ok(Serving::Worker(owner) | Serving::InPart(owner)) => owner,
+            // An engine that does not say so cannot be asked; one that does not answer may be asked again.
+            Err(error) => return !error.is_silence(),
+        };
+        if owner == self.control.settings.name {
+            return true;
+        }
+        let frozen = !self.control.answers(&owner, SIGN_OF_LIFE_MAX).await;
+        if frozen {
+            tracing::warn!(owner, "the replica that served before gives no sign of life; taking over");
+        }
+        frozen
     }
 
     /// Finds out how far whoever served before came, however long it takes. `None`: it is no longer this replica's turn.
     async fn take_ledger(&self) -> Option<Option<Arc<Ledger>>> {
         while self.is_my_turn() {
             let opened = tokio::select! {
-                opened = open_ledger(&self.control, &self.served) => opened,
+                opened = open_ledger(&self.control, &self.served, self.unsaid.as_ref()) => opened,
                 () = self.stop.cancelled() => return None,
             };
             match opened {
@@ -166,7 +280,10 @@ impl Replica {
             tokio::select! {
                 _ = check.tick() => {}
                 () = self.control.workers_changed() => {}
-                () = self.served.refresh.notified() => turn.refresh(&self.control, &self.served).await,
+                () = self.served.refresh.notified() => {
+                    turn.refresh(&self.control, &self.served).await;
+                    self.move_claim().await;
+                }
                 changed = self.served.leads.changed() => if changed.is_err() { break false },
                 () = self.stop.cancelled() => break false,
             }
@@ -177,8 +294,14 @@ impl Replica {
                 tracing::error!(why, "the engine refused this worker");
                 break true;
             }
-            turn.look(&self.control).await;
+            // An engine that answers late must not keep this replica from letting go.
+            tokio::select! {
+                () = turn.look(&self.control) => {}
+                () = self.turn_is_over() => {}
+            }
         };
+        self.unsaid = turn.say_goodbye().await;
+        self.take_claim_back().await;
         turn.end().await;
         tracing::info!("no longer serving on the engine");
         refused
@@ -225,14 +348,14 @@ impl Turn {
         if self.subscribers.ledger().is_some_and(|ledger| ledger.is_of(&feed)) {
             return;
         }
-        let ledger = open_ledger(control, served).await.unwrap_or_else(|error| {
+        let ledger = open_ledger(control, served, None).await.unwrap_or_else(|error| {
             tracing::warn!(%error, "how far the engine's subscribers come is not remembered until somebody serves anew");
             None
         });
         // Those the new data remembers and the engine does not are forgotten in time.
         self.back_since.get_or_insert_with(Instant::now);
         if let Some(before) = self.subscribers.keep_in(ledger) {
-            before.close(None).await;
+            before.leave().await;
         }
     }
 
@@ -272,19 +395,26 @@ impl Turn {
         }
     }
 
-    /// Events first: whoever comes next waits until nobody serves our functions, and then finds how far we came. Calls
-    /// under way are answered, then the connection is closed.
-    async fn end(mut self) {
-        let reached = self.subscribers.release();
+    /// Events first: whoever comes next waits until nobody serves our functions, and then finds how far we came. Gives back
+    /// what could not be written.
+    async fn say_goodbye(&mut self) -> Option<Unsaid> {
+        let released = self.subscribers.release();
         self.stop_pump.cancel();
-        let arrived = self.pump.await.unwrap_or_else(|error| {
+        let arrived = (&mut self.pump).await.unwrap_or_else(|error| {
             tracing::error!(%error, "events to the engine broke off");
             false
         });
-        if let Some(ledger) = self.subscribers.ledger() {
-            ledger.close(reached.filter(|_| arrived)).await;
-        }
+        let unsaid = match self.subscribers.ledger() {
+            Some(ledger) => ledger.close(released.as_ref().filter(|_| arrived)).await,
+            None => None,
+        };
         self.functions.withdraw();
+        self.connection.flush().await;
+        unsaid
+    }
+
+    /// Calls under way are answered, then the connection is closed.
+    async fn end(self) {
         self.functions.drained(DRAIN_MAX).await;
         self.connection.flush().await;
         self.connection.close().await;
@@ -292,9 +422,13 @@ impl Turn {
 }
 
 /// `None`: the data remembers nothing beyond this process.
-async fn open_ledger(control: &Control, served: &Served) -> Result<Option<Arc<Ledger>>, Undone> {
+async fn open_ledger(
+    control: &Control,
+    served: &Served,
+    unsaid: Option<&Unsaid>,
+) -> Result<Option<Arc<Ledger>>, Undone> {
     let Some((feed, cursors)) = (served.cursors)() else { return Ok(None) };
-    match Ledger::open(feed, cursors, attach_name(&control.settings)).await {
+    match Ledger::open(feed, cursors, attach_name(&control.settings), unsaid).await {
         Ok(ledger) => Ok(Some(ledger)),
         Err(Undone::Refused(refusal)) => {
             tracing::warn!(%refusal, "how far the engine's subscribers come is not remembered");

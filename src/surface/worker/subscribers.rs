@@ -9,7 +9,7 @@ use super::pump::{Progress, Pump};
 use super::sdk::{Bindings, EngineBinding};
 use crate::events::bindings::{Binding, BindingKey};
 use crate::events::current::CurrentFeed;
-use crate::events::deliver::Feed;
+use crate::events::deliver::{Feed, Released};
 use crate::machine::ids::Position;
 use crate::surface::subscription::Subscription;
 
@@ -116,7 +116,7 @@ impl Subscribers {
     }
 
     /// Another replica serves them from now on. Gives back how far they came here.
-    pub fn release(&self) -> Option<Position> {
+    pub fn release(&self) -> Option<Released> {
         let mut rows = self.rows();
         rows.by_id.clear();
         rows.released = true;
