@@ -25,7 +25,7 @@ fn hold(law: bool, words: impl FnOnce() -> String) -> Result<(), Broken> {
 
 /// A refusal writes nothing and reports nothing.
 pub fn refusal_changes_nothing(outcome: &Outcome) -> Result<(), Broken> {
-    hold(outcome.answer.is_ok() || !(outcome.has_effect() || !outcome.events.is_empty()), || {
+    hold(outcome.answer.is_ok() || (!outcome.has_effect() && outcome.events.is_empty()), || {
         format!("a refused command changed or reported something: {outcome:?}")
     })
 }

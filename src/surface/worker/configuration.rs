@@ -22,7 +22,8 @@ pub struct Stored {
     known: Mutex<Option<Value>>,
 }
 
-/// Introduces our settings to the configuration worker. `None`: this engine has no configuration worker. `seed` is stored only where nothing is stored yet.
+/// Introduces our settings to the configuration worker. `None`: this engine has no configuration worker. `seed` is stored only
+/// where nothing is stored yet.
 pub async fn introduce(control: &Arc<Control>, schema: &Value, seed: &Value) -> Result<Option<Arc<Stored>>, String> {
     let stored = match get(control).await {
         Ok(value) => value,
