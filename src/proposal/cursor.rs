@@ -104,13 +104,16 @@ impl GatheredCursor {
 
     /// Writes until shutdown, and then once more. A write that fails is made up for by the next one.
     pub async fn keep(self: Arc<Self>, shutdown: CancellationToken) {
-        while !shutdown.is_cancelled() {
-            tokio::select! {
-                () = tokio::time::sleep(GATHER) => {}
-                () = self.many.notified() => {}
-                () = shutdown.cancelled() => {}
-            }
+        loop {
+            let ends = tokio::select! {
+                () = tokio::time::sleep(GATHER) => false,
+                () = self.many.notified() => false,
+                () = shutdown.cancelled() => true,
+            };
             self.write().await;
+            if ends {
+                return;
+            }
         }
     }
 
