@@ -79,10 +79,13 @@ impl Feed {
             bounds.iter().any(may_match)
         };
         match history::page(&*history, cursor.place(), limits, &wanted) {
-            Ok(page) if page.more => self.hand_out(number, turn, cursor.group, page).unwrap_or(Step::On),
             Ok(page) => {
-                let stopped = self.hand_out(number, turn, cursor.group, page);
-                stopped.unwrap_or_else(|| self.join(number, turn, let_go))
+                let more = page.more;
+                match self.hand_out(number, turn, cursor.group, page) {
+                    Some(stopped) => stopped,
+                    None if more => Step::On,
+                    None => self.join(number, turn, let_go),
+                }
             }
             Err(Unread::Compacted(oldest)) => {
                 self.skip_to(number, turn, oldest.in_group(cursor.group));
