@@ -1,31 +1,36 @@
-//! Owns: bugs put in on purpose, to show that the simulation finds them (`cargo sim -- --planted`).
-//! Never: in a release build, where `has` is a constant and every branch that asks it is gone; nor by any setting, argument
-//! or variable of the product: in a debug build a bug is there only after the simulation's own program has planted it.
+//! Owns: bugs planted on purpose, to show that the simulation finds them (`cargo sim -- --planted`). A bug sits in the
+//! simulation's disk or mint if it can; the others are one condition each in the product.
+//! Never: active in a release build, where `has` is the constant `false`, or by any setting or argument of the product: in
+//! a debug build only the program of the simulation plants a bug.
 
-/// One way to be wrong. A process has one at most.
+/// A planted bug. A process has at most one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Bug {
-    /// The log says that a frame is durable without having asked the disk.
+    /// The disk does not sync log files (`simulation/disk.rs`).
     SkipFsync,
-    /// The leader answers a mutation when it is proposed.
+    /// The leader answers a mutation before the commit.
     AnswerBeforeCommit,
-    /// A read is answered from the state here, however old it is.
+    /// A read is answered from the local state, however old it is.
     ReadWithoutBarrier,
-    /// A repetition does not say that it is one.
+    /// A retry is not marked as a retry.
     ForgetDedup,
-    /// The leader publishes the events of a mutation when it is proposed.
+    /// The leader publishes the events of a mutation before the commit.
     PublishBeforeCommit,
-    /// A node that comes back carries out the first command after its snapshot twice, as if changes and mark had not been
+    /// A restarted node applies the first command after its snapshot twice, as if changes and checkpoint were not
     /// committed together.
     ApplyTwiceAfterRestart,
-    /// Ids count up from nothing on every new leader.
+    /// Every start of a node mints the same ids again (`simulation/mint.rs`).
     ReuseIdsAfterFailover,
-    /// A snapshot whose sender broke off counts as whole.
+    /// An interrupted transfer of a snapshot counts as whole (`simulation/truncated.rs`).
     AcceptTruncatedSnapshot,
+    /// Vote requests and rounds of an election last as long on a slow disk as on a fast one.
+    ConstantElectionTimes,
+    /// A follower counts a heartbeat only when its disk is done with what came before.
+    HeartbeatsWaitForDisk,
 }
 
 impl Bug {
-    pub const ALL: [Bug; 8] = [
+    pub const ALL: [Bug; 10] = [
         Bug::SkipFsync,
         Bug::AnswerBeforeCommit,
         Bug::ReadWithoutBarrier,
@@ -34,6 +39,8 @@ impl Bug {
         Bug::ApplyTwiceAfterRestart,
         Bug::ReuseIdsAfterFailover,
         Bug::AcceptTruncatedSnapshot,
+        Bug::ConstantElectionTimes,
+        Bug::HeartbeatsWaitForDisk,
     ];
 
     pub fn name(self) -> &'static str {
@@ -46,6 +53,8 @@ impl Bug {
             Bug::ApplyTwiceAfterRestart => "apply-twice-after-restart",
             Bug::ReuseIdsAfterFailover => "reuse-ids-after-failover",
             Bug::AcceptTruncatedSnapshot => "accept-truncated-snapshot",
+            Bug::ConstantElectionTimes => "constant-election-times",
+            Bug::HeartbeatsWaitForDisk => "heartbeats-wait-for-disk",
         }
     }
 }
@@ -70,7 +79,7 @@ mod debug {
         PLANTED.get() == Some(&bug)
     }
 
-    /// For the rest of this process, whose data is worth nothing from here on.
+    /// Plants a bug for the rest of this process.
     pub fn plant(bug: Bug) {
         let planted = PLANTED.get_or_init(|| bug);
         assert!(*planted == bug, "{} is planted already", planted.name());

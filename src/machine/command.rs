@@ -1,25 +1,31 @@
-//! Owns: what can be ordered of the machine, and what it answers. Each command's struct lives with its apply.
+//! Owns: the commands of the state machine, their answers and their outcomes.
+//! Never: what a command does. Its struct and its apply function are in `apply/`.
+
+use std::sync::Arc;
 
 use super::apply::append::AppendEntry;
 use super::apply::append_many::AppendMany;
 use super::apply::create::CreateSession;
 use super::apply::delete::DeleteSession;
 use super::apply::ensure::EnsureSession;
-use super::apply::feed::FeedOrder;
+use super::apply::feed_order::FeedOrder;
 use super::apply::fork::ForkSession;
+use super::apply::import::{ImportEntries, Imported};
+use super::apply::long::LongWork;
 use super::apply::set_active_leaf::SetActiveLeaf;
 use super::apply::set_meta::SetMeta;
 use super::apply::set_status::SetStatus;
 use super::apply::store::StoreWrite;
 use super::apply::update_message::UpdateMessage;
+use super::change::Change;
 use super::event::Event;
 use super::ids::{EntryId, RequestId, SessionId};
 use super::refusal::Refusal;
+use super::scope::Scope;
 use super::session::{SessionMeta, SessionStatus};
 use super::stamp::Stamp;
-use super::view::Change;
 
-/// A mutation someone asked for. Nothing in it was minted.
+/// A requested mutation, before it gets a time and ids.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Command {
     Create(CreateSession),
@@ -32,22 +38,26 @@ pub enum Command {
     UpdateMessage(UpdateMessage),
     Fork(ForkSession),
     SetActiveLeaf(SetActiveLeaf),
+    Import(ImportEntries),
     Store(StoreWrite),
     Feed(FeedOrder),
+    Long(LongWork),
 }
 
-/// A command with the time and randomness it was given before the log: everything apply may depend on.
+/// A command with the time and randomness that it gets before it enters the log. Apply depends on nothing else.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Stamped {
     pub stamp: Stamp,
-    /// Names this proposal across retries; a repeat is answered with the first outcome.
+    /// Identifies this proposal across retries. A retry gets the answer of the first attempt.
     pub request_id: RequestId,
-    /// Whether this is a retry: an earlier attempt under the same id may have been applied.
-    pub repeated: bool,
+    /// True for a retry: an earlier attempt with the same id may have been applied.
+    pub is_retry: bool,
+    /// The caller sees only sessions with this metadata. Decided here, in the log, so that no race opens it.
+    pub scope: Option<Arc<Scope>>,
     pub command: Command,
 }
 
-/// What the caller is told.
+/// The result of a command, for its caller.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Answer {
     Created {
@@ -79,13 +89,18 @@ pub enum Answer {
         updated: bool,
         revision: u64,
     },
-    /// A patched update met another content than it was made for; nothing happened. Only proposers see this.
+    /// A patched update found another content than its base, so nothing was changed. Only proposers see this answer.
     BaseMoved,
-    /// A retry came after its first attempt could be remembered: whether that was applied is not known, and nothing
-    /// happened now.
+    /// A retry arrived after the answer of its first attempt had expired. Nothing was changed now; whether the first
+    /// attempt was applied is unknown.
     Forgotten,
     Forked {
         meta: SessionMeta,
+    },
+    /// The fork is under way and not visible. Only proposers see this answer: they continue it to its end.
+    ForkBegun {
+        source: SessionId,
+        fork: SessionId,
     },
     LeafSet {
         entry_id: EntryId,
@@ -94,9 +109,15 @@ pub enum Answer {
     Published {
         published: u64,
     },
+    Imported {
+        /// How many entries this batch added.
+        added: u64,
+        imported: Imported,
+    },
 }
 
-/// All that applying one command brings about. A refusal changes nothing and reports nothing.
+/// Everything that applying one command produces. A refused command has no changes (except its recorded answer) and
+/// no events.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Outcome {
     pub answer: Result<Answer, Refusal>,
@@ -105,14 +126,14 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// An answer that changed nothing: the repeat of an append, a stale revision.
+    /// An answer without changes: for example a repeated append or a stale revision.
     pub fn unchanged(answer: Answer) -> Outcome {
         Outcome { answer: Ok(answer), changes: Vec::new(), events: Vec::new() }
     }
 
-    /// Whether it did something that somebody could see. What is remembered of an answer is for its repetitions alone.
+    /// True if a caller could observe the outcome later. Recorded answers do not count: only retries see them.
     pub fn has_effect(&self) -> bool {
-        self.changes.iter().any(|change| !matches!(change, Change::Remember(..) | Change::Forget(_)))
+        self.changes.iter().any(|change| !matches!(change, Change::Answer(_)))
     }
 
     pub fn refused(refusal: Refusal) -> Outcome {
@@ -121,7 +142,7 @@ impl Outcome {
 }
 
 impl Command {
-    /// The session a command is about, where it names one.
+    /// The session that a command is about, if it names one.
     pub fn session_id(&self) -> Option<&SessionId> {
         match self {
             Command::Create(_) => None,
@@ -134,8 +155,10 @@ impl Command {
             Command::UpdateMessage(c) => Some(&c.session_id),
             Command::Fork(c) => Some(&c.session_id),
             Command::SetActiveLeaf(c) => Some(&c.session_id),
+            Command::Import(c) => Some(&c.session_id),
             Command::Store(c) => c.session_id(),
             Command::Feed(_) => None,
+            Command::Long(work) => Some(work.session_id()),
         }
     }
 }

@@ -1,41 +1,41 @@
-//! Owns: the entry, one node of a session's tree, and its spelling in the API.
+//! Owns: the entry, one node of a session's tree, and its JSON form in the API.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 
 use super::ids::EntryId;
-use super::json::{Json, Object};
+use super::json::{Json, JsonObject, Object};
 use super::message::{AgentMessage, Message};
+use super::tagged::tagged;
 
-/// Bookkeeping data of a custom entry.
+/// The data of a custom entry.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct CustomPayload {
     /// App-defined discriminator, such as `compaction`.
     pub custom_type: String,
     #[serde(default)]
-    pub data: Value,
+    pub data: Json,
 }
 
-/// What an entry holds.
+/// The content of an entry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Body {
     /// Part of the transcript.
     Message(Message),
-    /// Bookkeeping: not counted, listed only on request. `data` is JSON text.
+    /// App data beside the transcript: not counted, listed only on request. `data` is JSON text.
     Custom { custom_type: String, data: Json },
 }
 
-/// Where an entry stands: how deep below its root, and a shortcut to an ancestor.
+/// The position of an entry in its tree: its depth, and a pointer to an ancestor.
 ///
-/// The shortcuts are skew-binary jump pointers: with one extra pointer per entry any ancestor is found in
-/// O(log depth) steps (see `path.rs`). An entry whose ancestors are not all known (raw writes may do that) has no
-/// place, and paths through it are walked.
+/// The pointers are skew-binary jump pointers: with one pointer per entry any ancestor is found in O(log depth) steps
+/// (see `path.rs`). Raw writes may store an entry before its ancestors. Such an entry has no place, and reading a path
+/// through it visits every ancestor.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Place {
     /// 0 for a root.
     pub depth: u64,
-    /// The ancestor this entry points to; itself for a root.
+    /// The ancestor that this entry points to; the entry itself for a root.
     pub jump: EntryId,
     /// The depth of `jump`.
     pub jump_depth: u64,
@@ -48,14 +48,14 @@ pub struct Entry {
     pub parent_id: Option<EntryId>,
     pub timestamp: i64,
     pub revision: u64,
-    /// Opaque correlation, echoed on events.
+    /// Opaque data of the caller, echoed on events.
     pub origin: Option<Json>,
     pub body: Body,
     pub place: Option<Place>,
 }
 
 impl Body {
-    /// The length of its text.
+    /// The length of the text in bytes.
     pub fn bytes(&self) -> usize {
         match self {
             Body::Message(message) => message.body.text().len(),
@@ -68,10 +68,32 @@ impl Entry {
     pub fn is_message(&self) -> bool {
         matches!(self.body, Body::Message(_))
     }
+
+    /// Reads the JSON form of an entry. The message keeps its spelling if its text says what the store would print:
+    /// the same fields with the same values, in any order.
+    pub fn parse(text: &str) -> Result<Entry, serde_json::Error> {
+        let mut entry = Entry::from(serde_json::from_str::<SessionEntry>(text)?);
+        let whole = Json::adopt(text);
+        if let (Body::Message(message), Some(own)) = (&mut entry.body, whole.field("message")) {
+            // A line break between two fields would break formats with one record per line.
+            let is_one_line = own.bytes().all(|byte| byte >= b' ');
+            let own = Json::adopt(own);
+            if own != message.body && is_one_line && own.value() == message.body.value() {
+                message.body = own;
+            }
+        }
+        Ok(entry)
+    }
+
+    /// Its JSON form as text. The parts that are stored as text keep their spelling.
+    pub fn json_text(&self) -> String {
+        serde_json::to_string(self).unwrap_or_else(|_| "null".to_owned())
+    }
 }
 
-/// An entry as the API spells it (`session::get-message`, the raw store protocol, JSONL files).
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+/// The JSON form of an entry (`session::get-message`, the raw store protocol, JSONL files).
+// The common fields are in both variants: a flattened struct would change the published JSON schema.
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum SessionEntry {
     Message {
@@ -82,7 +104,8 @@ pub enum SessionEntry {
         #[serde(default)]
         revision: u64,
         #[serde(default, skip_serializing_if = "Option::is_none")]
-        origin: Option<Object>,
+        #[schemars(with = "Option<Object>")]
+        origin: Option<JsonObject>,
         message: AgentMessage,
     },
     Custom {
@@ -93,24 +116,48 @@ pub enum SessionEntry {
         #[serde(default)]
         revision: u64,
         #[serde(default, skip_serializing_if = "Option::is_none")]
-        origin: Option<Object>,
+        #[schemars(with = "Option<Object>")]
+        origin: Option<JsonObject>,
         custom_type: String,
         #[serde(default)]
-        data: Value,
+        data: Json,
     },
 }
 
+tagged! {
+    SessionEntry by kind in [
+        "id", "parent_id", "timestamp", "revision", "origin", "message", "custom_type", "data",
+    ]:
+    Message {
+        id: EntryId,
+        parent_id: Option<EntryId>,
+        timestamp: i64,
+        #[serde(default)] revision: u64,
+        origin: Option<JsonObject>,
+        message: AgentMessage,
+    }
+    Custom {
+        id: EntryId,
+        parent_id: Option<EntryId>,
+        timestamp: i64,
+        #[serde(default)] revision: u64,
+        origin: Option<JsonObject>,
+        custom_type: String,
+        #[serde(default)] data: Json,
+    }
+}
+
 impl From<SessionEntry> for Entry {
-    /// The spelled entry without a place: the machine finds that when it stores the entry.
-    fn from(spelled: SessionEntry) -> Entry {
-        match spelled {
+    /// The entry without a place. The machine computes the place when it stores the entry.
+    fn from(json: SessionEntry) -> Entry {
+        match json {
             SessionEntry::Message { id, parent_id, timestamp, revision, origin, message } => Entry {
                 id,
                 parent_id,
                 timestamp,
                 revision,
-                origin: origin.as_ref().map(Json::print),
-                body: Body::Message(Message::new(&message)),
+                origin: origin.map(JsonObject::into_json),
+                body: Body::Message(Message::new(message)),
                 place: None,
             },
             SessionEntry::Custom { id, parent_id, timestamp, revision, origin, custom_type, data } => Entry {
@@ -118,15 +165,15 @@ impl From<SessionEntry> for Entry {
                 parent_id,
                 timestamp,
                 revision,
-                origin: origin.as_ref().map(Json::print),
-                body: Body::Custom { custom_type, data: Json::print(&data) },
+                origin: origin.map(JsonObject::into_json),
+                body: Body::Custom { custom_type, data },
                 place: None,
             },
         }
     }
 }
 
-/// Prints an entry in the API's spelling without parsing its bodies.
+/// Writes the JSON form of an entry without parsing its body.
 impl Serialize for Entry {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         use serde::ser::SerializeMap;

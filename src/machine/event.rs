@@ -1,4 +1,5 @@
-//! Owns: what a commit reports. Events are data returned by apply, the same on every replica; delivery is elsewhere.
+//! Owns: events, the data that apply returns about a commit. They are the same on every replica.
+//! Never: delivery.
 
 use serde_json::{Map, Value, json};
 
@@ -8,7 +9,7 @@ use super::json::{Json, Object};
 use super::message::{Message, Role};
 use super::session::{SessionMeta, SessionStatus};
 
-/// The trigger types, by their names on the bus.
+/// The kinds of events. Each has a trigger type on the bus.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum EventKind {
     Created,
@@ -45,7 +46,7 @@ impl EventKind {
     }
 }
 
-/// What happened, with everything its payload needs.
+/// What happened, with all data of the event's payload.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Happened {
     Created {
@@ -78,7 +79,7 @@ pub enum Happened {
     Deleted {
         timestamp: i64,
     },
-    /// An event another instance minted and published through the raw store protocol; its payload is passed on.
+    /// An event that another instance created and published through the raw store protocol. Its payload is forwarded.
     Published {
         kind: EventKind,
         role: Option<Role>,
@@ -90,10 +91,10 @@ pub enum Happened {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Event {
     pub session_id: SessionId,
-    /// Dense per session, from 1.
+    /// Counts the session's events from 1, without gaps.
     pub seq: u64,
     pub happened: Happened,
-    /// The session's metadata that filters look at: after the update for meta-updated, as of deletion for deleted.
+    /// The session's metadata, for filters: after the update for meta-updated, before the deletion for deleted.
     pub metadata: Option<Object>,
 }
 
@@ -110,7 +111,7 @@ impl Event {
         }
     }
 
-    /// The role of the message this event is about; `None` for custom entries and for events about no message.
+    /// The role of the message that this event is about; `None` for custom entries and other events.
     pub fn role(&self) -> Option<Role> {
         match &self.happened {
             Happened::MessageAdded(entry) => match &entry.body {
@@ -126,11 +127,11 @@ impl Event {
         }
     }
 
-    /// The payload a handler receives, as JSON text.
+    /// The payload that subscribers receive, as JSON text.
     pub fn payload(&self) -> Json {
         let mut fields = Map::new();
         fields.insert("session_id".into(), Value::from(self.session_id.as_str()));
-        let mut raw: Vec<(&str, &Json)> = Vec::new();
+        let mut raw: Vec<(&str, Json)> = Vec::new();
         match &self.happened {
             Happened::Published { payload, .. } => return payload.clone(),
             Happened::Created { title, description, status, forked_from, created_at } => {
@@ -147,19 +148,20 @@ impl Event {
                 fields.insert("parent_id".into(), json!(entry.parent_id));
                 fields.insert("timestamp".into(), json!(entry.timestamp));
                 match &entry.body {
-                    Body::Message(message) => raw.push(("message", &message.body)),
+                    Body::Message(message) => raw.push(("message", message.body.clone())),
                     Body::Custom { custom_type, data } => {
-                        fields.insert("custom".into(), json!({ "custom_type": custom_type, "data": data.value() }));
+                        let kind = Map::from_iter([("custom_type".to_owned(), json!(custom_type))]);
+                        raw.push(("custom", splice(&kind, &[("data", data.clone())])));
                     }
                 }
-                raw.extend(entry.origin.as_ref().map(|origin| ("origin", origin)));
+                raw.extend(entry.origin.clone().map(|origin| ("origin", origin)));
             }
             Happened::MessageUpdated { entry_id, message, revision, origin, timestamp } => {
                 fields.insert("entry_id".into(), json!(entry_id));
                 fields.insert("revision".into(), json!(revision));
                 fields.insert("timestamp".into(), json!(timestamp));
-                raw.push(("message", &message.body));
-                raw.extend(origin.as_ref().map(|origin| ("origin", origin)));
+                raw.push(("message", message.body.clone()));
+                raw.extend(origin.clone().map(|origin| ("origin", origin)));
             }
             Happened::StatusChanged { status, previous, reason, timestamp } => {
                 fields.insert("status".into(), json!(status));
@@ -185,9 +187,12 @@ impl Event {
     }
 }
 
-/// Joins printed fields and bodies that are text already, so that a large message is copied, not parsed.
-fn splice(fields: &Map<String, Value>, raw: &[(&str, &Json)]) -> Json {
-    let mut text = Json::print(fields).text().to_owned();
+/// Joins fields and bodies that are JSON text already, so that a large message is copied and not parsed.
+fn splice(fields: &Map<String, Value>, raw: &[(&str, Json)]) -> Json {
+    let fields = Json::print(fields);
+    let bodies: usize = raw.iter().map(|(name, body)| name.len() + body.text().len() + 4).sum();
+    let mut text = String::with_capacity(fields.text().len() + bodies);
+    text.push_str(fields.text());
     text.pop();
     for (name, body) in raw {
         text.push_str(",\"");

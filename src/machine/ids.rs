@@ -1,5 +1,5 @@
-//! Owns: the names of things (sessions, entries, requests) and of places in the log.
-//! Never: mint. `Stamp` carries what was minted; `stamp.rs` derives ids from it, the same on every replica.
+//! Owns: the ids of sessions, entries and requests, and positions in the event history.
+//! Never: generates an id. `stamp.rs` derives ids from a `Stamp`, the same on every replica.
 
 use std::fmt;
 use std::sync::Arc;
@@ -45,7 +45,7 @@ macro_rules! text_id {
 }
 
 text_id!(
-    /// Any Unicode text. Callers may choose it (`session::ensure`), so it never becomes a path or a key unescaped.
+    /// Any Unicode text. Callers may choose it (`session::ensure`), so paths and keys must escape it.
     SessionId
 );
 text_id!(
@@ -53,25 +53,26 @@ text_id!(
     EntryId
 );
 
-/// Names one proposal across its retries: the time its node first saw it (48 bits of milliseconds), then 80 random
-/// bits. Time comes first so that recent ids are neighbours in the store and old ones are forgotten as one range.
+/// Identifies one proposal across its retries: the time its node issued it (48 bits of milliseconds), then 80 random
+/// bits. Time comes first, so that recent ids are adjacent in the store and old ones expire as one range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RequestId(pub u128);
 
 impl RequestId {
-    /// For proposals that nobody will repeat: they are not remembered.
-    pub const UNREPEATED: RequestId = RequestId(0);
+    /// For proposals that are never retried. Their answers are not recorded.
+    pub const NONE: RequestId = RequestId(0);
 
-    pub fn new(born_ms: i64, random: u128) -> RequestId {
-        RequestId((born_ms.max(0) as u128) << 80 | random & ((1 << 80) - 1))
+    pub fn new(issued_ms: i64, random: u128) -> RequestId {
+        RequestId((issued_ms.max(0) as u128) << 80 | random & ((1 << 80) - 1))
     }
 
-    pub fn born_ms(self) -> i64 {
+    pub fn issued_ms(self) -> i64 {
         (self.0 >> 80) as i64
     }
 }
 
-/// Where an event stands in the feed of one state: the log entry that caused it, and its rank among that entry's events.
+/// The position of an event in the feed of one state: the index of the log entry that caused it, and the ordinal of
+/// the event within that entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FeedPlace {
     pub index: u64,
@@ -79,7 +80,7 @@ pub struct FeedPlace {
 }
 
 impl FeedPlace {
-    /// Before every event: the first entry of a log is consensus' own.
+    /// Before every event. No event has index 0: consensus writes the first entry of a log.
     pub const BEGINNING: FeedPlace = FeedPlace { index: 0, ordinal: u32::MAX };
 
     pub fn in_group(self, group: u32) -> Position {
@@ -93,8 +94,8 @@ impl Position {
     }
 }
 
-/// Where an event stands in the history of one Raft group: the log entry that caused it, and its rank among the
-/// events of that entry. Positions order all events of a group.
+/// The position of an event in the history of one Raft group: the index of the log entry that caused it, and the
+/// ordinal of the event within that entry. Positions order all events of a group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Position {
     pub group: u32,

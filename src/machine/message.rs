@@ -1,13 +1,13 @@
-//! Owns: the transcript message union, as the API spells it, and `Message`, the form the store carries.
-//! Never: anything about sessions. A message does not know where it stands.
+//! Owns: `AgentMessage`, the JSON form of transcript messages in the API, and `Message`, the form in the store.
+//! Never: anything about sessions or trees.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 
-use super::json::Json;
+use super::json::{Json, List};
+use super::tagged::tagged;
 
-/// Who speaks in a message.
+/// The author of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Role {
@@ -17,7 +17,7 @@ pub enum Role {
     Custom,
 }
 
-/// Why an assistant message stopped growing.
+/// Why the model stopped generating an assistant message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum StopReason {
@@ -57,7 +57,7 @@ pub struct Usage {
 }
 
 /// One block of a message's content.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum ContentBlock {
     Text {
@@ -78,27 +78,39 @@ pub enum ContentBlock {
         id: String,
         function_id: String,
         #[serde(default)]
-        arguments: Value,
+        arguments: Json,
     },
     FunctionResult {
         function_call_id: String,
-        content: Vec<ContentBlock>,
+        content: List<ContentBlock>,
         #[serde(skip_serializing_if = "Option::is_none")]
         is_error: Option<bool>,
     },
 }
 
-/// A transcript message, told apart by `role`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+tagged! {
+    ContentBlock by type in [
+        "text", "data", "mime", "signature", "id", "function_id", "arguments", "function_call_id", "content",
+        "is_error",
+    ]:
+    Text { text: String, }
+    Image { data: String, mime: String, }
+    Thinking { text: String, signature: Option<String>, }
+    FunctionCall { id: String, function_id: String, #[serde(default)] arguments: Json, }
+    FunctionResult { function_call_id: String, content: List<ContentBlock>, is_error: Option<bool>, }
+}
+
+/// A transcript message. `role` selects the variant.
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 #[serde(tag = "role", rename_all = "snake_case")]
 pub enum AgentMessage {
     User {
-        content: Vec<ContentBlock>,
+        content: List<ContentBlock>,
         /// Milliseconds since the epoch.
         timestamp: i64,
     },
     Assistant {
-        content: Vec<ContentBlock>,
+        content: List<ContentBlock>,
         stop_reason: StopReason,
         /// The provider's own word for why it stopped.
         #[serde(skip_serializing_if = "Option::is_none")]
@@ -110,7 +122,7 @@ pub enum AgentMessage {
         #[serde(skip_serializing_if = "Option::is_none")]
         usage: Option<Usage>,
         #[serde(skip_serializing_if = "Option::is_none")]
-        warnings: Option<Vec<String>>,
+        warnings: Option<List<String>>,
         model: String,
         provider: String,
         timestamp: i64,
@@ -118,23 +130,58 @@ pub enum AgentMessage {
     FunctionResult {
         function_call_id: String,
         function_id: String,
-        content: Vec<ContentBlock>,
+        content: List<ContentBlock>,
         #[serde(default)]
-        details: Value,
+        details: Json,
         #[serde(default)]
         is_error: bool,
         timestamp: i64,
     },
-    /// The way out for app-specific transcript items.
+    /// App-specific transcript items.
     Custom {
         custom_type: String,
-        content: Vec<ContentBlock>,
+        content: List<ContentBlock>,
         #[serde(skip_serializing_if = "Option::is_none")]
         display: Option<String>,
         #[serde(default, skip_serializing_if = "Option::is_none")]
-        details: Option<Value>,
+        details: Option<Json>,
         timestamp: i64,
     },
+}
+
+tagged! {
+    AgentMessage by role in [
+        "content", "timestamp", "stop_reason", "native_stop_reason", "error_message", "error_kind", "usage", "warnings",
+        "model", "provider", "function_call_id", "function_id", "details", "is_error", "custom_type", "display",
+    ]:
+    User { content: List<ContentBlock>, timestamp: i64, }
+    Assistant {
+        content: List<ContentBlock>,
+        stop_reason: StopReason,
+        native_stop_reason: Option<String>,
+        error_message: Option<String>,
+        error_kind: Option<ErrorKind>,
+        usage: Option<Usage>,
+        warnings: Option<List<String>>,
+        model: String,
+        provider: String,
+        timestamp: i64,
+    }
+    FunctionResult {
+        function_call_id: String,
+        function_id: String,
+        content: List<ContentBlock>,
+        #[serde(default)] details: Json,
+        #[serde(default)] is_error: bool,
+        timestamp: i64,
+    }
+    Custom {
+        custom_type: String,
+        content: List<ContentBlock>,
+        display: Option<String>,
+        details: Option<Json>,
+        timestamp: i64,
+    }
 }
 
 impl AgentMessage {
@@ -146,9 +193,22 @@ impl AgentMessage {
             AgentMessage::Custom { .. } => Role::Custom,
         }
     }
+
+    /// About how long its JSON text is, to allocate it once.
+    fn about_bytes(&self) -> usize {
+        const FIELDS_BYTES: usize = 512;
+        FIELDS_BYTES
+            + match self {
+                AgentMessage::User { content, .. } | AgentMessage::Assistant { content, .. } => content.text().len(),
+                AgentMessage::FunctionResult { content, details, .. } => content.text().len() + details.text().len(),
+                AgentMessage::Custom { content, details, .. } => {
+                    content.text().len() + details.as_ref().map_or(0, |details| details.text().len())
+                }
+            }
+    }
 }
 
-/// A message as the store carries it: its text, and the one field the machine looks at.
+/// A message as the store keeps it: its JSON text, and the only field that the machine reads.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Message {
     pub role: Role,
@@ -156,23 +216,25 @@ pub struct Message {
 }
 
 impl Message {
-    pub fn new(message: &AgentMessage) -> Message {
-        Message { role: message.role(), body: Json::print(message) }
+    pub fn new(message: AgentMessage) -> Message {
+        let role = message.role();
+        let bytes = message.about_bytes();
+        Message { role, body: Json::print_owned(message, bytes) }
     }
 
-    /// The message's content blocks as JSON text, the base that patches of it start from.
-    pub fn content_text(&self) -> Option<String> {
+    /// The message's content blocks as JSON text: the base of patches.
+    pub fn content(&self) -> Option<List<ContentBlock>> {
         let message: AgentMessage = self.body.parse().ok()?;
         let (AgentMessage::User { content, .. }
         | AgentMessage::Assistant { content, .. }
         | AgentMessage::FunctionResult { content, .. }
         | AgentMessage::Custom { content, .. }) = message;
-        Some(Json::print(&content).text().to_owned())
+        Some(content)
     }
 
-    /// The same message with other content and, where given, other details.
-    /// `None`: this role has no details, or the body is not a message (raw writes are checked, so it is).
-    pub fn with_content(&self, content: Vec<ContentBlock>, details: Option<Value>) -> Option<Message> {
+    /// The same message with other content and, if given, other details.
+    /// `None` if this role has no details, or if the stored text is not a message.
+    pub fn with_content(&self, content: List<ContentBlock>, details: Option<Json>) -> Option<Message> {
         let mut message: AgentMessage = self.body.parse().ok()?;
         match &mut message {
             AgentMessage::User { content: old, .. } | AgentMessage::Assistant { content: old, .. } => {
@@ -194,6 +256,6 @@ impl Message {
                 }
             }
         }
-        Some(Message::new(&message))
+        Some(Message::new(message))
     }
 }

@@ -1,31 +1,32 @@
 //! Owns: the difference between two texts, for replies that grow while they stream.
 //!
-//! A driver sends the whole content with every update; what changed is usually a few bytes near the end. The leader
-//! proposes only those bytes, and every replica puts the same text together from its own copy.
-//! Never: guess. A patch that does not fit its base exactly is not applied.
+//! A client sends the whole content with every update, but usually only a few bytes near the end have changed. The
+//! leader proposes only those bytes, and every replica rebuilds the text from its own copy.
+//! Never: applies a patch to another base than the one it was made for.
 
 use xxhash_rust::xxh3::xxh3_64;
 
-/// What an unpatched text cannot save: the fields of a patch cost about this much in the log.
+/// About how many bytes the fields of a patch take in the log.
 const PATCH_OVERHEAD_BYTES: usize = 32;
 
-/// The new text, as the base text with its middle replaced.
+/// The new text, expressed as the base text with its middle replaced.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Patch {
     /// The revision whose text is the base.
     pub base_revision: u64,
-    /// The hash of the base text: a revision number may come again when an entry is deleted and made anew.
+    /// The hash of the base text. The revision alone is not enough: it starts again if an entry is deleted and
+    /// recreated.
     pub base_hash: u64,
     /// Bytes kept from the start of the base.
     pub head: u64,
     /// Bytes kept from the end of the base.
     pub tail: u64,
-    /// What stands between them.
+    /// The new bytes between head and tail.
     pub middle: Vec<u8>,
 }
 
 impl Patch {
-    /// The patch from `base` to `text`; `None` when the whole text is no larger.
+    /// The patch from `base` to `text`; `None` if it would not be smaller than the text.
     pub fn between(base_revision: u64, base: &str, text: &str) -> Option<Patch> {
         let (old, new) = (base.as_bytes(), text.as_bytes());
         let head = old.iter().zip(new).take_while(|(a, b)| a == b).count();
@@ -44,7 +45,7 @@ impl Patch {
         })
     }
 
-    /// The text this patch makes of `base`; `None` when it was made for another base.
+    /// Applies the patch to `base`; `None` if it was made for another base.
     pub fn onto(&self, base: &str) -> Option<String> {
         let old = base.as_bytes();
         if xxh3_64(old) != self.base_hash {

@@ -1,10 +1,10 @@
-//! Owns: the line from a root to an entry: where a new entry stands on it, any ancestor of it, any slice of it.
+//! Owns: the path from a root to an entry: the place of a new entry on it, the ancestor at a depth, a slice of it.
 //! Reads: View. Never: a walk over the whole path where a place is known.
 //!
-//! Every placed entry keeps its depth and one jump pointer to an ancestor, chosen by the skew-binary rule (Myers,
-//! "An applicative random-access stack", 1983): an entry whose parent's jump and that jump's jump span equal
-//! distances jumps over both, any other entry jumps to its parent. An ancestor at a given depth is then at most
-//! O(log depth) reads away, so a page of a transcript costs the page, at any length.
+//! Every placed entry has its depth and one jump pointer to an ancestor, chosen by the skew-binary rule (Myers,
+//! "An applicative random-access stack", 1983). If the jump of the parent and the jump after it span equal distances,
+//! the entry jumps over both; otherwise it jumps to its parent. An ancestor at a given depth is then at most
+//! O(log depth) reads away. So the cost of one page does not depend on the length of the transcript.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -14,7 +14,7 @@ use super::json::Json;
 use super::refusal::Fault;
 use super::view::View;
 
-/// Entries being hung one below the other under an existing parent (or as a new root).
+/// New entries, each the child of the one before, under an existing parent (or as a new root).
 pub struct Chain<'a, V: View + ?Sized> {
     view: &'a V,
     session_id: &'a SessionId,
@@ -27,7 +27,7 @@ impl<'a, V: View + ?Sized> Chain<'a, V> {
         Chain { view, session_id, parent, added: Vec::new() }
     }
 
-    /// Hangs the next entry below the last one.
+    /// Adds an entry as the child of the last one.
     pub fn push(&mut self, id: EntryId, timestamp: i64, origin: Option<Json>, body: Body) -> Result<(), Fault> {
         let parent = self.added.last().or(self.parent.as_ref());
         let place = match parent {
@@ -52,7 +52,7 @@ impl<'a, V: View + ?Sized> Chain<'a, V> {
         Ok(place_below(parent, jump.as_ref()))
     }
 
-    /// The entry a place jumps to: among those just added, or in the state.
+    /// The entry that a place jumps to: one just added, or one in the state.
     fn find(&self, place: &Place) -> Result<Option<Entry>, Fault> {
         let first = self.added.first().and_then(|entry| entry.place.as_ref()).map(|place| place.depth);
         if let Some(first) = first.filter(|first| place.jump_depth >= *first) {
@@ -60,7 +60,7 @@ impl<'a, V: View + ?Sized> Chain<'a, V> {
         }
         match &self.parent {
             Some(parent) if parent.id == place.jump => Ok(Some(parent.clone())),
-            _ => self.view.entry(self.session_id, &place.jump),
+            Some(_) | None => self.view.entry(self.session_id, &place.jump),
         }
     }
 }
@@ -69,7 +69,7 @@ fn root_place(id: &EntryId) -> Place {
     Place { depth: 0, jump: id.clone(), jump_depth: 0 }
 }
 
-/// The place of a child of `parent`; `jump` is the entry the parent jumps to (`None` for a root).
+/// The place of a child of `parent`; `jump` is the entry that the parent jumps to (`None` for a root).
 fn place_below(parent: &Entry, jump: Option<&Entry>) -> Option<Place> {
     let place = parent.place.as_ref()?;
     let depth = place.depth + 1;
@@ -81,19 +81,27 @@ fn place_below(parent: &Entry, jump: Option<&Entry>) -> Option<Place> {
     Some(Place { depth, jump: parent.id.clone(), jump_depth: place.depth })
 }
 
-/// The place of a raw entry: known when it is a root or its parent is placed.
+/// The place of a raw entry: known if it is a root or its parent has a place.
 pub fn place_of<V: View + ?Sized>(view: &V, session_id: &SessionId, entry: &Entry) -> Result<Option<Place>, Fault> {
+    place_among(entry, |id| view.entry(session_id, id))
+}
+
+/// The same for an entry whose ancestors `find` knows.
+pub fn place_among(
+    entry: &Entry,
+    find: impl Fn(&EntryId) -> Result<Option<Entry>, Fault>,
+) -> Result<Option<Place>, Fault> {
     let Some(parent_id) = &entry.parent_id else { return Ok(Some(root_place(&entry.id))) };
-    let Some(parent) = view.entry(session_id, parent_id)? else { return Ok(None) };
+    let Some(parent) = find(parent_id)? else { return Ok(None) };
     let Some(place) = &parent.place else { return Ok(None) };
     let jump = match place.jump == parent.id {
         true => None,
-        false => view.entry(session_id, &place.jump)?,
+        false => find(&place.jump)?,
     };
     Ok(place_below(&parent, jump.as_ref()))
 }
 
-/// The ancestor of `entry` (or itself) at `depth`; `None` when it has no place or is not that deep.
+/// The ancestor of `entry` (or itself) at `depth`; `None` if it has no place or is less deep.
 pub fn ancestor_at<V: View + ?Sized>(
     view: &V,
     session_id: &SessionId,
@@ -119,8 +127,8 @@ pub fn ancestor_at<V: View + ?Sized>(
     }
 }
 
-/// Up to `count` entries of the path root → `leaf` that start at `first` (a depth), oldest first; fewer when their
-/// bodies exceed `bytes_max`, but at least one. `None` when the leaf has no place; then the path has to be walked.
+/// Up to `count` entries of the path root → `leaf`, beginning at depth `first`, oldest first. Fewer if their bodies
+/// exceed `bytes_max`, but at least one. `None` if the leaf has no place: the caller then walks the path.
 pub fn slice<V: View + ?Sized>(
     view: &V,
     session_id: &SessionId,
@@ -136,12 +144,17 @@ pub fn slice<V: View + ?Sized>(
     let last = leaf_place.depth.min(first.saturating_add(count - 1));
     let Some(mut here) = ancestor_at(view, session_id, leaf, last)? else { return Ok(None) };
     let mut entries: VecDeque<Entry> = VecDeque::new();
-    let mut bytes = 0;
+    let (mut bytes, mut read) = (0, 0_usize);
     for depth in (first..=last).rev() {
+        // Bodies are so large that most of them would be read for nothing: ask for fewer entries.
+        if read > bytes_max.saturating_mul(4) && depth > first {
+            return slice(view, session_id, leaf, first, (count / 8).max(1), bytes_max);
+        }
         let parent_id = here.parent_id.clone();
+        read += here.body.bytes();
         bytes += here.body.bytes();
         entries.push_front(here);
-        // The walk goes from the newest to the oldest, and the oldest are wanted: the newest make room.
+        // The loop reads from newest to oldest, but the oldest are wanted: drop the newest.
         while bytes > bytes_max && entries.len() > 1 {
             bytes -= entries.pop_back().map_or(0, |newest| newest.body.bytes());
         }
@@ -158,8 +171,8 @@ pub fn slice<V: View + ?Sized>(
     Ok(Some(entries.into()))
 }
 
-/// The whole path root → `leaf`, oldest first, by walking. Ends where an ancestor is missing or would repeat, which
-/// only raw writes can bring about.
+/// The whole path root → `leaf`, oldest first, by visiting every parent. Ends early if an ancestor is missing or
+/// occurs twice, which only raw writes can cause.
 pub fn walk<V: View + ?Sized>(view: &V, session_id: &SessionId, leaf: &Entry) -> Result<Vec<Entry>, Fault> {
     let mut seen = BTreeSet::new();
     let mut entries = Vec::new();

@@ -1,11 +1,11 @@
-//! Owns: the two ways a mutation can fail. A `Refusal` is an answer, equal on every replica; a `Fault` is local and
-//! stops the node.
+//! Owns: the two ways a mutation can fail. A `Refusal` is an answer and equal on every replica. A `Fault` is local to
+//! one node and stops it.
 
 use std::fmt;
 
 use super::ids::{EntryId, SessionId};
 
-/// Why the machine said no. Nothing was written and no event fired.
+/// Why the machine refused a command or query. Nothing was written and there is no event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Refusal {
     SessionUnknown(SessionId),
@@ -17,19 +17,19 @@ pub enum Refusal {
         session_id: SessionId,
         parent_id: EntryId,
     },
-    /// The entry is bookkeeping where a message is needed.
+    /// The entry is a custom entry where a message is needed.
     NotAMessage(EntryId),
     /// Only function results and custom messages carry `details`.
     DetailsNotSupported(EntryId),
     EmptyBatch,
-    /// The cursor is not ours, belongs to another order, or its entry left the path.
+    /// The cursor is malformed, belongs to another order, or its entry is no longer on the path.
     CursorInvalid(String),
-    /// The request makes no sense against the state, for the reason given.
+    /// The request contradicts the state. The text says how, and names the field.
     RequestInvalid(String),
 }
 
 impl Refusal {
-    /// Every code a refusal may have.
+    /// All codes of refusals.
     pub const CODES: [&'static str; 8] = [
         "session/not_found",
         "session/entry_not_found",
@@ -41,7 +41,7 @@ impl Refusal {
         "session/invalid_request",
     ];
 
-    /// The stable code of the closed set in the API contract.
+    /// The error code of the API. Codes never change.
     pub fn code(&self) -> &'static str {
         match self {
             Refusal::SessionUnknown(_) => "session/not_found",
@@ -77,7 +77,8 @@ impl fmt::Display for Refusal {
     }
 }
 
-/// This node cannot read or write its own state. Not an answer: the caller may retry elsewhere.
+/// This node cannot read or write its own state. Not an answer: the caller may retry on another node.
+/// One sentence for the operator. No code branches on it: every fault has the same consequence.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Fault(pub String);
 
@@ -89,7 +90,7 @@ impl fmt::Display for Fault {
 
 impl std::error::Error for Fault {}
 
-/// Either kind, for code that reads state and may refuse.
+/// Either kind, for code that reads the state and may refuse.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Failure {
     Refused(Refusal),

@@ -1,18 +1,18 @@
-//! Owns: `Stamp`, the time and randomness a proposal was given before it entered the log, and the ids derived from it.
-//! Never: a clock or a random source. A replica that applies a stamped command mints nothing.
+//! Owns: `Stamp`, the time and randomness that a proposal gets before it enters the log, and the ids derived from it.
+//! Never: a clock or a random source. Apply derives every id from the stamp.
 
 use uuid::Uuid;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::ids::{EntryId, SessionId};
 
-/// What the leader stamps on a command, once.
+/// The time and randomness that the leader adds to a command, once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stamp {
-    /// Milliseconds since the epoch, as the leader's clock said. Apply never lets it run behind an earlier stamp.
+    /// Milliseconds since the epoch by the leader's clock. Apply raises it to the latest stamp applied so far.
     pub at_ms: i64,
-    /// 128 random bits from which every id of this command is derived. A fork needs one id per copied entry, and
-    /// their number is known only to apply.
+    /// 128 random bits from which every id of this command is derived. A seed, and not a list of ids, because only
+    /// apply knows how many entries a fork copies.
     pub seed: u128,
 }
 
@@ -26,8 +26,8 @@ impl Stamp {
         EntryId::from(format!("e_{}", self.uuid(ordinal + 1)))
     }
 
-    /// A version 7 layout: time first, then the ordinal, so that ids of one transcript are neighbours in the key
-    /// order of the store; the remaining 62 bits are the seed's.
+    /// The layout of UUID version 7: time first, then the ordinal, so that ids of one transcript are adjacent in the
+    /// key order of the store. The remaining 62 bits come from the seed.
     fn uuid(&self, ordinal: u64) -> Uuid {
         let time = (self.at_ms.max(0) as u128 & 0xffff_ffff_ffff) << 80;
         let rank = (ordinal as u128 & 0xfff) << 64;

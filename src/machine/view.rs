@@ -1,13 +1,14 @@
-//! Owns: what the machine may ask of the state (`View`) and what it may do to it (`Change`).
-//! A store implements the one and carries out the other; the machine sees nothing else of it.
+//! Owns: `View`, the questions that commands and queries may ask about the state. Stores implement it.
+//! Never: a write. Writes are data (`change.rs`).
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::command::Answer;
 use super::entry::Entry;
-use super::feed::{FeedEdge, Record};
+use super::feed_record::{FeedEdge, Record};
 use super::ids::{EntryId, FeedPlace, Position, RequestId, SessionId};
+use super::long::{Leftover, PendingFork};
 use super::refusal::{Fault, Refusal};
 use super::session::{SessionMeta, SessionStatus};
 
@@ -32,8 +33,8 @@ pub enum Facet {
     },
 }
 
-/// A place in an ordered index: the time the order sorts by, then the session id.
-/// Which of two points comes first depends on the order (see `ListOrder::precedes`).
+/// A position in an ordered index: the time that the order sorts by, then the session id.
+/// Which of two points comes first depends on the order: `ListOrder::compare` decides.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ListPoint {
     pub time: i64,
@@ -58,17 +59,27 @@ impl ListOrder {
     }
 }
 
-/// The state, as far as commands and queries need it. Every method is a consistent look at one moment.
+/// The state, as far as commands and queries need it. One view is consistent: no commit happens while it is in use.
 pub trait View {
     fn meta(&self, session_id: &SessionId) -> Result<Option<SessionMeta>, Fault>;
 
-    /// The active leaf: where the transcript ends and the next append hangs.
+    /// The active leaf: the last entry of the transcript. The next append becomes its child.
     fn leaf(&self, session_id: &SessionId) -> Result<Option<EntryId>, Fault>;
 
     fn entry(&self, session_id: &SessionId, entry_id: &EntryId) -> Result<Option<Entry>, Fault>;
 
     /// Every entry of a session, in the order of their ids.
     fn entries(&self, session_id: &SessionId) -> Result<Vec<Entry>, Fault>;
+
+    /// The entries whose ids come after one, in the order of their ids: at most `limit`, and fewer when their bodies exceed
+    /// `bytes_max`, but at least one.
+    fn entries_after(
+        &self,
+        session_id: &SessionId,
+        after: Option<&EntryId>,
+        limit: usize,
+        bytes_max: usize,
+    ) -> Result<Vec<Entry>, Fault>;
 
     /// The sequence number of the session's last event; 0 before the first.
     fn seq(&self, session_id: &SessionId) -> Result<u64, Fault>;
@@ -82,53 +93,46 @@ pub trait View {
         limit: usize,
     ) -> Result<Vec<ListPoint>, Fault>;
 
-    /// What a recent proposal was answered; `None` when it was not applied or is too old to be remembered.
-    fn remembered(&self, request_id: RequestId) -> Result<Option<Result<Answer, Refusal>>, Fault>;
+    /// The recorded answer to a recent proposal; `None` if it was not applied or its answer has expired.
+    fn recorded_answer(&self, request_id: RequestId) -> Result<Option<Result<Answer, Refusal>>, Fault>;
 
-    /// Up to `limit` lines of the feed after a place (from its beginning when `None`), oldest first.
-    fn recorded(&self, after: Option<FeedPlace>, limit: usize) -> Result<Vec<(FeedPlace, Record)>, Fault>;
+    /// Up to `limit` events of the feed after a place (from its beginning when `None`), oldest first.
+    fn feed_records(&self, after: Option<FeedPlace>, limit: usize) -> Result<Vec<(FeedPlace, Record)>, Fault>;
 
     fn feed_edge(&self) -> Result<FeedEdge, Fault>;
 
-    /// Where the last deletion of a session stands, as long as the feed keeps it.
+    /// The place of a session's last deletion, as long as the feed keeps that event.
     fn deleted_at(&self, session_id: &SessionId) -> Result<Option<FeedPlace>, Fault>;
 
-    /// How far the events are delivered through an attach point.
+    /// The position up to which an attach point has delivered events.
     fn cursor(&self, attach: &str) -> Result<Option<Position>, Fault>;
 
-    /// The same for every attach point whose name starts so, in the order of their names.
+    /// The cursors of all attach points whose names start with `starting`, ordered by name.
     fn cursors(&self, starting: &str) -> Result<Vec<(String, Position)>, Fault>;
+
+    /// Up to `limit` sets of entries that wait to be freed. A view of records that live elsewhere has none.
+    fn leftovers(&self, limit: usize) -> Result<Vec<Leftover>, Fault> {
+        let _ = limit;
+        Ok(Vec::new())
+    }
+
+    /// Whether these entries wait to be freed.
+    fn is_leftover(&self, leftover: &Leftover) -> Result<bool, Fault> {
+        let _ = leftover;
+        Ok(false)
+    }
+
+    /// The forks under way; few.
+    fn forks(&self) -> Result<Vec<PendingFork>, Fault> {
+        Ok(Vec::new())
+    }
+
+    /// The forks under way from one session.
+    fn forks_of(&self, source: &SessionId) -> Result<Vec<PendingFork>, Fault> {
+        let _ = source;
+        Ok(Vec::new())
+    }
 
     /// The latest stamp applied so far, in milliseconds.
     fn clock_ms(&self) -> Result<i64, Fault>;
-}
-
-/// One write to the state. Changes of one command are carried out together or not at all.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Change {
-    PutMeta(SessionMeta),
-    DeleteMeta(SessionId),
-    PutEntry(SessionId, Entry),
-    DeleteEntries(SessionId),
-    SetLeaf(SessionId, EntryId),
-    DeleteLeaf(SessionId),
-    SetSeq(SessionId, u64),
-    DeleteSeq(SessionId),
-    /// Every command moves the clock, so that time never runs backwards across leaders.
-    SetClock(i64),
-    /// Keeps an answer for the retries of its proposal.
-    Remember(RequestId, Result<Answer, Refusal>),
-    /// Drops the answers to proposals born before this time, in milliseconds.
-    Forget(i64),
-    /// Keeps the events of one log entry in the feed.
-    Record {
-        index: u64,
-        records: Vec<Record>,
-    },
-    /// Drops the feed up to this place.
-    TrimFeed {
-        upto: FeedPlace,
-    },
-    /// `None`: the attach point is gone.
-    SetCursor(String, Option<Position>),
 }

@@ -1,6 +1,7 @@
-//! `session::append`: hangs one entry below the active leaf (or a given parent) and moves the leaf to it.
+//! `session::append`: adds one entry as a child of the active leaf (or of a given parent) and makes it the leaf.
 
 use super::{Draft, known, touched};
+use crate::machine::change::Change;
 use crate::machine::command::{Answer, Outcome};
 use crate::machine::entry::{Body, Entry};
 use crate::machine::event::Happened;
@@ -10,12 +11,12 @@ use crate::machine::path::Chain;
 use crate::machine::refusal::{Failure, Refusal};
 use crate::machine::session::SessionMeta;
 use crate::machine::stamp::Stamp;
-use crate::machine::view::{Change, View};
+use crate::machine::view::View;
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct AppendEntry {
     pub session_id: SessionId,
-    /// The caller's id makes the append repeatable; without one the entry gets a minted id.
+    /// With an id chosen by the caller the append is idempotent. Without one the entry gets an id from the stamp.
     pub entry_id: Option<EntryId>,
     /// The active leaf when `None`.
     pub parent_id: Option<EntryId>,
@@ -27,9 +28,9 @@ pub fn apply<V: View + ?Sized>(view: &V, stamp: &Stamp, command: &AppendEntry) -
     let session_id = &command.session_id;
     let meta = known(view, session_id)?;
     let entry_id = match &command.entry_id {
-        // A minted id is new: looking for it would be the dearest read of all, that of a key which is nowhere.
+        // An id from the stamp is new. Do not look it up: a read of a missing key is the most expensive kind.
         None => stamp.entry_id(0),
-        // A repeated id is a complete no-op, whatever else the repeat says.
+        // An id that exists already makes the append a no-op, whatever the other fields say.
         Some(entry_id) => match view.entry(session_id, entry_id)? {
             Some(existing) => return Ok(Outcome::unchanged(appended(&existing))),
             None => entry_id.clone(),
@@ -38,7 +39,7 @@ pub fn apply<V: View + ?Sized>(view: &V, stamp: &Stamp, command: &AppendEntry) -
     let parent = parent(view, session_id, command.parent_id.as_ref())?;
     let mut chain = Chain::under(view, session_id, parent);
     chain.push(entry_id, stamp.at_ms, command.origin.clone(), command.body.clone())?;
-    hang(view, stamp, meta, chain.finish(), |entries| match entries.last() {
+    store_chain(view, stamp, meta, chain.finish(), |entries| match entries.last() {
         Some(entry) => appended(entry),
         None => Answer::AppendedMany { entry_ids: Vec::new() },
     })
@@ -48,7 +49,7 @@ fn appended(entry: &Entry) -> Answer {
     Answer::Appended { entry_id: entry.id.clone(), parent_id: entry.parent_id.clone(), timestamp: entry.timestamp }
 }
 
-/// The entry to hang below: the one named, else the active leaf, else none (a new root).
+/// The parent of a new entry: the one named, else the active leaf, else none (a new root).
 pub(super) fn parent<V: View + ?Sized>(
     view: &V,
     session_id: &SessionId,
@@ -65,8 +66,8 @@ pub(super) fn parent<V: View + ?Sized>(
     }
 }
 
-/// Stores a chain of new entries, moves the leaf to its end, counts its messages and reports each entry.
-pub(super) fn hang<V: View + ?Sized>(
+/// Stores a chain of new entries, makes the last one the leaf, counts the messages and reports each entry.
+pub(super) fn store_chain<V: View + ?Sized>(
     view: &V,
     stamp: &Stamp,
     meta: SessionMeta,
@@ -77,13 +78,13 @@ pub(super) fn hang<V: View + ?Sized>(
     let messages = entries.iter().filter(|entry| entry.is_message()).count() as u64;
     let mut draft = Draft::new(view, &session_id)?;
     for entry in &entries {
-        draft.change(Change::PutEntry(session_id.clone(), entry.clone()));
+        draft.change(Change::put_entry(&session_id, entry.clone()));
         draft.report(Happened::MessageAdded(entry.clone()), meta.metadata.as_ref());
     }
     let leaf = entries.last().ok_or(Refusal::EmptyBatch)?;
-    draft.change(Change::SetLeaf(session_id.clone(), leaf.id.clone()));
-    // A raw write may have set any count; a count at its end stays there.
+    draft.change(Change::set_leaf(&session_id, leaf.id.clone()));
+    // A raw write may have set any count, also the largest number.
     let message_count = meta.message_count.saturating_add(messages);
-    draft.change(Change::PutMeta(SessionMeta { message_count, ..touched(meta, stamp) }));
+    draft.change(Change::put_meta(SessionMeta { message_count, ..touched(meta, stamp) }));
     Ok(draft.answer(stamp, answer(&entries)))
 }

@@ -1,6 +1,6 @@
-//! `session::append-many`: a chain of messages, all or none.
+//! `session::append-many`: adds a chain of messages, all of them or none.
 
-use super::append::{hang, parent};
+use super::append::{parent, store_chain};
 use super::known;
 use crate::machine::command::{Answer, Outcome};
 use crate::machine::entry::Body;
@@ -33,7 +33,7 @@ pub fn apply<V: View + ?Sized>(view: &V, stamp: &Stamp, command: &AppendMany) ->
         let body = Body::Message(message.clone());
         chain.push(stamp.entry_id(ordinal), stamp.at_ms, command.origin.clone(), body)?;
     }
-    hang(view, stamp, meta, chain.finish(), |entries| Answer::AppendedMany {
+    store_chain(view, stamp, meta, chain.finish(), |entries| Answer::AppendedMany {
         entry_ids: entries.iter().map(|entry| entry.id.clone()).collect(),
     })
 }

@@ -1,6 +1,7 @@
-//! `session::create`: a new session under a minted id.
+//! `session::create`: creates a session with an id from the stamp.
 
 use super::Draft;
+use crate::machine::change::Change;
 use crate::machine::command::{Answer, Outcome};
 use crate::machine::event::Happened;
 use crate::machine::ids::SessionId;
@@ -8,7 +9,7 @@ use crate::machine::json::Object;
 use crate::machine::refusal::Failure;
 use crate::machine::session::{SessionMeta, SessionStatus};
 use crate::machine::stamp::Stamp;
-use crate::machine::view::{Change, View};
+use crate::machine::view::View;
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct CreateSession {
@@ -21,12 +22,12 @@ pub fn apply<V: View + ?Sized>(view: &V, stamp: &Stamp, command: &CreateSession)
     let session_id = stamp.session_id();
     let mut draft = Draft::new(view, &session_id)?;
     let meta = new_session(&session_id, stamp, command);
-    draft.change(Change::PutMeta(meta.clone()));
+    draft.change(Change::put_meta(meta.clone()));
     draft.report(Happened::created(&meta), meta.metadata.as_ref());
     Ok(draft.answer(stamp, Answer::Created { meta }))
 }
 
-/// A session at its birth.
+/// The record of a new session.
 pub(super) fn new_session(session_id: &SessionId, stamp: &Stamp, given: &CreateSession) -> SessionMeta {
     SessionMeta {
         session_id: session_id.clone(),

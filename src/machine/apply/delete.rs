@@ -1,12 +1,14 @@
-//! `session::delete`: removes a session with all it holds. Forks are sessions of their own and stay.
+//! `session::delete`: deletes a session with its entries. Its forks are separate sessions and stay.
 
 use super::Draft;
+use super::long::{self, Removal};
+use crate::machine::change::{Change, FeedChange, SessionChange};
 use crate::machine::command::{Answer, Outcome};
 use crate::machine::event::Happened;
 use crate::machine::ids::SessionId;
 use crate::machine::refusal::Failure;
 use crate::machine::stamp::Stamp;
-use crate::machine::view::{Change, View};
+use crate::machine::view::View;
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct DeleteSession {
@@ -14,6 +16,15 @@ pub struct DeleteSession {
 }
 
 pub fn apply<V: View + ?Sized>(view: &V, stamp: &Stamp, command: &DeleteSession) -> Result<Outcome, Failure> {
+    remove(view, stamp, command, Removal::Now)
+}
+
+pub(super) fn remove<V: View + ?Sized>(
+    view: &V,
+    stamp: &Stamp,
+    command: &DeleteSession,
+    removal: Removal,
+) -> Result<Outcome, Failure> {
     let session_id = &command.session_id;
     let Some(meta) = view.meta(session_id)? else {
         return Ok(Outcome::unchanged(Answer::Deleted { deleted: false }));
@@ -21,13 +32,13 @@ pub fn apply<V: View + ?Sized>(view: &V, stamp: &Stamp, command: &DeleteSession)
     let mut draft = Draft::new(view, session_id)?;
     draft.report(Happened::Deleted { timestamp: stamp.at_ms }, meta.metadata.as_ref());
     let mut outcome = draft.answer(stamp, Answer::Deleted { deleted: true });
-    // The sequence ends with the session: a later session under the same id starts anew.
-    outcome.changes = vec![
-        Change::DeleteMeta(session_id.clone()),
-        Change::DeleteEntries(session_id.clone()),
-        Change::DeleteLeaf(session_id.clone()),
-        Change::DeleteSeq(session_id.clone()),
-        Change::SetClock(stamp.at_ms),
-    ];
+    // The event sequence is deleted too: a later session with the same id starts at 1 again.
+    outcome.changes = vec![Change::Session(session_id.clone(), SessionChange::DeleteMeta)];
+    outcome.changes.extend(long::remove_entries(view, stamp, session_id, removal)?);
+    outcome.changes.extend([
+        Change::Session(session_id.clone(), SessionChange::DeleteLeaf),
+        Change::Feed(FeedChange::SetSeq(session_id.clone(), None)),
+        Change::Clock(stamp.at_ms),
+    ]);
     Ok(outcome)
 }

@@ -1,13 +1,14 @@
-//! `session::ensure`: creates under a chosen id when missing, otherwise a pure read.
+//! `session::ensure`: creates a session with the given id if it is missing, otherwise only reads it.
 
 use super::Draft;
 use super::create::{CreateSession, new_session};
+use crate::machine::change::Change;
 use crate::machine::command::{Answer, Outcome};
 use crate::machine::event::Happened;
 use crate::machine::ids::SessionId;
 use crate::machine::refusal::Failure;
 use crate::machine::stamp::Stamp;
-use crate::machine::view::{Change, View};
+use crate::machine::view::View;
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct EnsureSession {
@@ -22,7 +23,7 @@ pub fn apply<V: View + ?Sized>(view: &V, stamp: &Stamp, command: &EnsureSession)
     }
     let mut draft = Draft::new(view, &command.session_id)?;
     let meta = new_session(&command.session_id, stamp, &command.session);
-    draft.change(Change::PutMeta(meta.clone()));
+    draft.change(Change::put_meta(meta.clone()));
     draft.report(Happened::created(&meta), meta.metadata.as_ref());
     Ok(draft.answer(stamp, Answer::Ensured { meta, created: true }))
 }

@@ -1,11 +1,10 @@
-//! `session::fork`: copies the path root → entry into a new session that lives on its own.
+//! `session::fork`: copies the path root → entry into a new, independent session.
 
 use std::collections::BTreeMap;
 
-use serde_json::Value;
-
 use super::create::{CreateSession, new_session};
 use super::{Draft, known};
+use crate::machine::change::Change;
 use crate::machine::command::{Answer, Outcome};
 use crate::machine::entry::{Body, Entry};
 use crate::machine::event::Happened;
@@ -15,7 +14,7 @@ use crate::machine::path::{self, Chain};
 use crate::machine::refusal::{Failure, Refusal};
 use crate::machine::session::SessionMeta;
 use crate::machine::stamp::Stamp;
-use crate::machine::view::{Change, View};
+use crate::machine::view::View;
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct ForkSession {
@@ -54,26 +53,24 @@ pub fn apply<V: View + ?Sized>(view: &V, stamp: &Stamp, command: &ForkSession) -
         ..new_session(&session_id, stamp, &given)
     };
     let leaf_id = copy_of[&command.entry_id].clone();
-    draft.change(Change::PutMeta(meta.clone()));
+    draft.change(Change::put_meta(meta.clone()));
     for copy in copies {
-        draft.change(Change::PutEntry(session_id.clone(), copy));
+        draft.change(Change::put_entry(&session_id, copy));
     }
-    draft.change(Change::SetLeaf(session_id.clone(), leaf_id));
+    draft.change(Change::set_leaf(&session_id, leaf_id));
     draft.report(Happened::created(&meta), meta.metadata.as_ref());
     Ok(draft.answer(stamp, Answer::Forked { meta }))
 }
 
-/// A compaction record names the entry its tail starts at; in the copy it must name the copied entry.
+/// A compaction record names the entry where its tail starts. In the copy it must name the copied entry.
 fn copied_body(entry: &Entry, copy_of: &BTreeMap<EntryId, EntryId>) -> Body {
     let Body::Custom { custom_type, data } = &entry.body else { return entry.body.clone() };
     if custom_type != "compaction" {
         return entry.body.clone();
     }
-    let mut data = data.value();
-    if let Some(Value::String(tail)) = data.get_mut("tail_start_entry_id")
-        && let Some(copy) = copy_of.get(&EntryId::from(tail.as_str()))
-    {
-        *tail = copy.as_str().to_owned();
-    }
-    Body::Custom { custom_type: custom_type.clone(), data: Json::print(&data) }
+    let data = data.with_field("tail_start_entry_id", |tail| {
+        let tail: EntryId = serde_json::from_str(tail).ok()?;
+        copy_of.get(&tail).map(Json::print)
+    });
+    Body::Custom { custom_type: custom_type.clone(), data }
 }

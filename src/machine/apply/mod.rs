@@ -1,21 +1,24 @@
-//! Owns: what each command does. One file per command; `apply` is the only way in.
-//! Reads: View. Never: time, randomness, IO. Synchronous and total: every command gets an outcome, on every replica
-//! the same.
+//! Owns: what each command does. One file per command; `apply` is the only entry point.
+//! Reads: View. Never: time, randomness, IO. Every command gets an outcome, the same on every replica.
 
 pub mod append;
 pub mod append_many;
 pub mod create;
 pub mod delete;
 pub mod ensure;
-pub mod feed;
+pub mod feed_order;
 pub mod fork;
-mod repeats;
+pub mod import;
+pub mod long;
+mod retries;
 pub mod set_active_leaf;
 pub mod set_meta;
 pub mod set_status;
 pub mod store;
 pub mod update_message;
+mod within;
 
+use super::change::{Change, FeedChange};
 use super::command::{Answer, Command, Outcome, Stamped};
 use super::event::{Event, Happened};
 use super::ids::SessionId;
@@ -24,48 +27,64 @@ use super::law;
 use super::refusal::{Failure, Fault, Refusal};
 use super::session::SessionMeta;
 use super::stamp::Stamp;
-use super::view::{Change, View};
+use super::view::View;
+use long::LongWork;
 
-/// Decides one command against the state. Changes nothing itself.
+/// Decides one command against the state. Returns the changes and does not make them.
 pub fn apply<V: View + ?Sized>(view: &V, stamped: &Stamped) -> Result<Outcome, Fault> {
-    // The clock of the state keeps time from running backwards when a new leader's clock is behind.
+    // The clock of a new leader may be behind that of the old one: time must not run backwards.
     let at_ms = stamped.stamp.at_ms.max(view.clock_ms()?);
     let stamp = Stamp { at_ms, ..stamped.stamp };
-    if let Some(outcome) = repeats::first_outcome(view, at_ms, stamped)? {
+    if let Some(outcome) = retries::known_outcome(view, at_ms, stamped)? {
         return Ok(outcome);
     }
-    let decided = match &stamped.command {
-        Command::Create(command) => create::apply(view, &stamp, command),
-        Command::Ensure(command) => ensure::apply(view, &stamp, command),
-        Command::SetMeta(command) => set_meta::apply(view, &stamp, command),
-        Command::SetStatus(command) => set_status::apply(view, &stamp, command),
-        Command::Delete(command) => delete::apply(view, &stamp, command),
-        Command::Append(command) => append::apply(view, &stamp, command),
-        Command::AppendMany(command) => append_many::apply(view, &stamp, command),
-        Command::UpdateMessage(command) => update_message::apply(view, &stamp, command),
-        Command::Fork(command) => fork::apply(view, &stamp, command),
-        Command::SetActiveLeaf(command) => set_active_leaf::apply(view, &stamp, command),
-        Command::Store(command) => store::apply(view, &stamp, command),
-        Command::Feed(order) => feed::apply(view, &stamp, order),
+    let decided = match &stamped.scope {
+        None => decide(view, &stamp, &stamped.command),
+        Some(scope) => within::apply(view, &stamp, scope, &stamped.command),
     };
     let outcome = match decided {
         Ok(outcome) => outcome,
         Err(Failure::Refused(refusal)) => Outcome::refused(refusal),
         Err(Failure::Broken(fault)) => return Err(fault),
     };
-    let outcome = repeats::remembered(view, at_ms, stamped, outcome)?;
+    let outcome = retries::record_answer(view, at_ms, stamped, outcome)?;
     if cfg!(debug_assertions) {
         check_laws(view, stamped, &outcome)?;
     }
     Ok(outcome)
 }
 
+/// Decides a command against the state that its caller sees.
+fn decide<V: View + ?Sized>(view: &V, stamp: &Stamp, command: &Command) -> Result<Outcome, Failure> {
+    match command {
+        Command::Create(command) => create::apply(view, stamp, command),
+        Command::Ensure(command) => ensure::apply(view, stamp, command),
+        Command::SetMeta(command) => set_meta::apply(view, stamp, command),
+        Command::SetStatus(command) => set_status::apply(view, stamp, command),
+        Command::Delete(command) => delete::apply(view, stamp, command),
+        Command::Append(command) => append::apply(view, stamp, command),
+        Command::AppendMany(command) => append_many::apply(view, stamp, command),
+        Command::UpdateMessage(command) => update_message::apply(view, stamp, command),
+        Command::Fork(command) => fork::apply(view, stamp, command),
+        Command::SetActiveLeaf(command) => set_active_leaf::apply(view, stamp, command),
+        Command::Import(command) => import::apply(view, stamp, command),
+        Command::Store(command) => store::apply(view, stamp, command),
+        Command::Feed(order) => feed_order::apply(view, stamp, order),
+        Command::Long(work) => long::apply(view, stamp, work),
+    }
+}
+
 fn check_laws<V: View + ?Sized>(view: &V, stamped: &Stamped, outcome: &Outcome) -> Result<(), Fault> {
     let laws = || {
         law::refusal_changes_nothing(outcome)?;
         law::events_come_from_changes(outcome)?;
-        if !matches!(stamped.command, Command::Store(_)) {
-            law::updated_at_never_goes_back(view, outcome)?;
+        // An import writes what a document says, and may replace a session as a whole.
+        let is_raw = matches!(
+            stamped.command,
+            Command::Store(_) | Command::Import(_) | Command::Long(LongWork::Import(_) | LongWork::DeleteEntries(_))
+        );
+        if !is_raw {
+            law::updated_at_moves_with_every_change(view, outcome)?;
             law::entries_keep_their_place(view, outcome)?;
         }
         Ok(())
@@ -77,7 +96,7 @@ fn check_laws<V: View + ?Sized>(view: &V, stamped: &Stamped, outcome: &Outcome) 
     }
 }
 
-/// The changes and events of one command about one session, as they are put together.
+/// Collects the changes and events of one command about one session.
 struct Draft<'a> {
     session_id: &'a SessionId,
     seq: u64,
@@ -100,21 +119,23 @@ impl<'a> Draft<'a> {
         self.events.push(Event { session_id: self.session_id.clone(), seq: self.seq, happened, metadata });
     }
 
-    /// Closes the draft: keeps the event sequence and moves the clock.
+    /// Closes the draft: stores the session's event sequence and sets the clock.
     fn answer(mut self, stamp: &Stamp, answer: Answer) -> Outcome {
         if !self.events.is_empty() {
-            self.changes.push(Change::SetSeq(self.session_id.clone(), self.seq));
+            self.changes.push(Change::Feed(FeedChange::SetSeq(self.session_id.clone(), Some(self.seq))));
         }
-        self.changes.push(Change::SetClock(stamp.at_ms));
+        self.changes.push(Change::Clock(stamp.at_ms));
         Outcome { answer: Ok(answer), changes: self.changes, events: self.events }
     }
 }
 
+/// The session's record; refuses when there is none.
 fn known<V: View + ?Sized>(view: &V, session_id: &SessionId) -> Result<SessionMeta, Failure> {
     Ok(view.meta(session_id)?.ok_or_else(|| Refusal::SessionUnknown(session_id.clone()))?)
 }
 
-/// The meta of a session that is being changed now.
+/// The record of a session that is changed now, with its time of update. It moves with every change, also within one
+/// millisecond and while clocks are behind, so that the most recently changed session stays first in a list.
 fn touched(meta: SessionMeta, stamp: &Stamp) -> SessionMeta {
-    SessionMeta { updated_at: meta.updated_at.max(stamp.at_ms), ..meta }
+    SessionMeta { updated_at: meta.updated_at.saturating_add(1).max(stamp.at_ms), ..meta }
 }

@@ -1,11 +1,12 @@
-//! `session::set-active-leaf`: switches the branch. Silent: no event.
+//! `session::set-active-leaf`: switches to another branch. Reports no event.
 
 use super::{Draft, known, touched};
+use crate::machine::change::Change;
 use crate::machine::command::{Answer, Outcome};
 use crate::machine::ids::{EntryId, SessionId};
 use crate::machine::refusal::{Failure, Refusal};
 use crate::machine::stamp::Stamp;
-use crate::machine::view::{Change, View};
+use crate::machine::view::View;
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct SetActiveLeaf {
@@ -25,7 +26,7 @@ pub fn apply<V: View + ?Sized>(view: &V, stamp: &Stamp, command: &SetActiveLeaf)
         return Ok(Outcome::unchanged(answer));
     }
     let mut draft = Draft::new(view, session_id)?;
-    draft.change(Change::SetLeaf(session_id.clone(), entry_id.clone()));
-    draft.change(Change::PutMeta(touched(meta, stamp)));
+    draft.change(Change::set_leaf(session_id, entry_id.clone()));
+    draft.change(Change::put_meta(touched(meta, stamp)));
     Ok(draft.answer(stamp, answer))
 }

@@ -1,6 +1,7 @@
-//! `session::set-meta`: replaces title, description or metadata, each where given.
+//! `session::set-meta`: replaces those of title, description and metadata that are given.
 
 use super::{Draft, known, touched};
+use crate::machine::change::Change;
 use crate::machine::command::{Answer, Outcome};
 use crate::machine::event::Happened;
 use crate::machine::ids::SessionId;
@@ -8,14 +9,14 @@ use crate::machine::json::Object;
 use crate::machine::refusal::Failure;
 use crate::machine::session::SessionMeta;
 use crate::machine::stamp::Stamp;
-use crate::machine::view::{Change, View};
+use crate::machine::view::View;
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct SetMeta {
     pub session_id: SessionId,
     pub title: Option<String>,
     pub description: Option<String>,
-    /// Replaces the stored object wholesale.
+    /// Replaces the whole stored object.
     pub metadata: Option<Object>,
 }
 
@@ -32,7 +33,7 @@ pub fn apply<V: View + ?Sized>(view: &V, stamp: &Stamp, command: &SetMeta) -> Re
         metadata: command.metadata.clone().or(old.metadata),
         ..old
     };
-    draft.change(Change::PutMeta(meta.clone()));
+    draft.change(Change::put_meta(meta.clone()));
     let updated = Happened::MetaUpdated {
         title: meta.title.clone(),
         description: meta.description.clone(),

@@ -1,13 +1,14 @@
-//! `session::set-status`: moves the status; the same status again is no mutation at all.
+//! `session::set-status`: changes the status. Setting the same status again changes nothing and reports no event.
 
 use super::{Draft, known, touched};
+use crate::machine::change::Change;
 use crate::machine::command::{Answer, Outcome};
 use crate::machine::event::Happened;
 use crate::machine::ids::SessionId;
 use crate::machine::refusal::Failure;
 use crate::machine::session::{SessionMeta, SessionStatus};
 use crate::machine::stamp::Stamp;
-use crate::machine::view::{Change, View};
+use crate::machine::view::View;
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct SetStatus {
@@ -25,7 +26,7 @@ pub fn apply<V: View + ?Sized>(view: &V, stamp: &Stamp, command: &SetStatus) -> 
     let reason = command.reason.clone().filter(|_| status == SessionStatus::Error);
     let mut draft = Draft::new(view, &command.session_id)?;
     let meta = SessionMeta { status, status_reason: reason.clone(), ..touched(old, stamp) };
-    draft.change(Change::PutMeta(meta.clone()));
+    draft.change(Change::put_meta(meta.clone()));
     let changed = Happened::StatusChanged { status, previous, reason, timestamp: stamp.at_ms };
     draft.report(changed, meta.metadata.as_ref());
     Ok(draft.answer(stamp, Answer::StatusSet { status, previous }))

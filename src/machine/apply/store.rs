@@ -1,31 +1,27 @@
-//! `session::store::*`: raw writes for bridges. They bypass idempotency and counting by design, but they are
-//! replicated like any mutation, and an entry still never moves in the tree.
+//! `session::store::*`: raw writes for bridges. By design they skip idempotency and message counting. They are
+//! replicated like any mutation, and they cannot move an entry in the tree.
 
 use super::Draft;
+use super::long::{self, Removal};
+use crate::machine::change::{Change, FeedChange, SessionChange};
 use crate::machine::command::{Answer, Outcome};
 use crate::machine::entry::Entry;
 use crate::machine::event::{Event, EventKind, Happened};
-use crate::machine::ids::{EntryId, SessionId};
+use crate::machine::ids::SessionId;
 use crate::machine::json::{Json, Object};
 use crate::machine::message::Role;
 use crate::machine::path;
 use crate::machine::refusal::{Failure, Refusal};
-use crate::machine::session::SessionMeta;
 use crate::machine::stamp::Stamp;
-use crate::machine::view::{Change, View};
+use crate::machine::view::View;
 
 #[derive(Debug, Clone, PartialEq)]
 pub enum StoreWrite {
-    PutMeta(SessionMeta),
-    DeleteMeta(SessionId),
-    PutEntry(SessionId, Entry),
-    DeleteEntries(SessionId),
-    SetLeaf(SessionId, EntryId),
-    DeleteLeaf(SessionId),
+    Session(SessionId, SessionChange),
     PublishEvents(Vec<Envelope>),
 }
 
-/// An event another instance minted.
+/// An event that another instance created.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Envelope {
     pub kind: EventKind,
@@ -38,33 +34,45 @@ pub struct Envelope {
 impl StoreWrite {
     pub fn session_id(&self) -> Option<&SessionId> {
         match self {
-            StoreWrite::PutMeta(meta) => Some(&meta.session_id),
-            StoreWrite::DeleteMeta(id)
-            | StoreWrite::PutEntry(id, _)
-            | StoreWrite::DeleteEntries(id)
-            | StoreWrite::SetLeaf(id, _)
-            | StoreWrite::DeleteLeaf(id) => Some(id),
+            StoreWrite::Session(session_id, _) => Some(session_id),
             StoreWrite::PublishEvents(_) => None,
         }
     }
 }
 
 pub fn apply<V: View + ?Sized>(view: &V, stamp: &Stamp, command: &StoreWrite) -> Result<Outcome, Failure> {
-    let change = match command {
-        StoreWrite::PutMeta(meta) => Change::PutMeta(meta.clone()),
-        StoreWrite::DeleteMeta(id) => Change::DeleteMeta(id.clone()),
-        StoreWrite::PutEntry(id, entry) => Change::PutEntry(id.clone(), placed(view, id, entry)?),
-        StoreWrite::DeleteEntries(id) => Change::DeleteEntries(id.clone()),
-        StoreWrite::SetLeaf(id, entry_id) => Change::SetLeaf(id.clone(), entry_id.clone()),
-        StoreWrite::DeleteLeaf(id) => Change::DeleteLeaf(id.clone()),
+    let changes = match command {
+        StoreWrite::Session(id, SessionChange::PutEntry(entry)) => {
+            let entry = placed(view, id, entry)?;
+            let mut changes = long::fork::follow(view, id, &entry)?;
+            changes.push(Change::put_entry(id, entry));
+            changes
+        }
+        StoreWrite::Session(id, SessionChange::DeleteEntries) => {
+            return delete_entries(view, stamp, id, Removal::Now);
+        }
+        StoreWrite::Session(id, write) => vec![Change::Session(id.clone(), write.clone())],
         StoreWrite::PublishEvents(envelopes) => return publish(view, stamp, envelopes),
     };
-    let changes = vec![change, Change::SetClock(stamp.at_ms)];
-    Ok(Outcome { answer: Ok(Answer::Stored), changes, events: Vec::new() })
+    Ok(stored(stamp, changes))
 }
 
-/// The raw entry with its place. A write that would move an entry in the tree is refused: every path through it
-/// would change behind its readers.
+pub(super) fn delete_entries<V: View + ?Sized>(
+    view: &V,
+    stamp: &Stamp,
+    session_id: &SessionId,
+    removal: Removal,
+) -> Result<Outcome, Failure> {
+    Ok(stored(stamp, long::remove_entries(view, stamp, session_id, removal)?))
+}
+
+fn stored(stamp: &Stamp, mut changes: Vec<Change>) -> Outcome {
+    changes.push(Change::Clock(stamp.at_ms));
+    Outcome { answer: Ok(Answer::Stored), changes, events: Vec::new() }
+}
+
+/// The raw entry with its place. A write that would move an entry in the tree is refused: it would change every path
+/// through that entry while readers page through them.
 fn placed<V: View + ?Sized>(view: &V, session_id: &SessionId, entry: &Entry) -> Result<Entry, Failure> {
     let refuse = |why: &str| Refusal::RequestInvalid(format!("entry {:?}: {why}", entry.id.as_str()));
     if entry.parent_id.as_ref() == Some(&entry.id) {
@@ -92,17 +100,18 @@ fn publish<V: View + ?Sized>(view: &V, stamp: &Stamp, envelopes: &[Envelope]) ->
         let published =
             Happened::Published { kind: envelope.kind, role: envelope.role, payload: envelope.payload.clone() };
         draft.report(published, envelope.metadata.as_ref());
-        changes.push(match envelope.kind {
-            EventKind::Deleted => Change::DeleteSeq(envelope.session_id.clone()),
+        let seq = match envelope.kind {
+            EventKind::Deleted => None,
             EventKind::Created
             | EventKind::MessageAdded
             | EventKind::MessageUpdated
             | EventKind::StatusChanged
-            | EventKind::MetaUpdated => Change::SetSeq(envelope.session_id.clone(), draft.seq),
-        });
+            | EventKind::MetaUpdated => Some(draft.seq),
+        };
+        changes.push(Change::Feed(FeedChange::SetSeq(envelope.session_id.clone(), seq)));
         events.append(&mut draft.events);
     }
-    changes.push(Change::SetClock(stamp.at_ms));
+    changes.push(Change::Clock(stamp.at_ms));
     let published = events.len() as u64;
     Ok(Outcome { answer: Ok(Answer::Published { published }), changes, events })
 }

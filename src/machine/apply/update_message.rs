@@ -1,16 +1,17 @@
-//! `session::update-message`: replaces a message's content; the revision guards against lost updates.
+//! `session::update-message`: replaces a message's content. An expected revision prevents lost updates.
 
-use super::{Draft, known, touched};
+use super::{Draft, known, long, touched};
+use crate::machine::change::Change;
 use crate::machine::command::{Answer, Outcome};
 use crate::machine::entry::{Body, Entry};
 use crate::machine::event::Happened;
 use crate::machine::ids::{EntryId, SessionId};
-use crate::machine::json::Json;
+use crate::machine::json::{Json, List};
 use crate::machine::message::{ContentBlock, Message, Role};
 use crate::machine::patch::Patch;
 use crate::machine::refusal::{Failure, Fault, Refusal};
 use crate::machine::stamp::Stamp;
-use crate::machine::view::{Change, View};
+use crate::machine::view::View;
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct UpdateMessage {
@@ -23,23 +24,23 @@ pub struct UpdateMessage {
     pub origin: Option<Json>,
 }
 
-/// The content to come, as JSON text of its blocks, checked at the door.
+/// The new content, as JSON text of its blocks. The request was validated before.
 #[derive(Debug, Clone, PartialEq)]
 pub enum NewContent {
     Full(Json),
-    /// Only what changes against the content of one revision.
+    /// Only the difference to the content of one revision.
     Patch(Patch),
 }
 
 impl UpdateMessage {
-    /// The same command with no more content than what differs from the state, where that is less.
-    /// Apply answers `BaseMoved` when the state moved on meanwhile; the whole command is then proposed instead.
+    /// The same command with a patch instead of the whole content; `None` if a patch would not be smaller.
+    /// Apply answers `BaseMoved` if the message changed in the meantime. The proposer then sends the whole content.
     pub fn shrunk<V: View + ?Sized>(&self, view: &V) -> Result<Option<UpdateMessage>, Fault> {
         let NewContent::Full(content) = &self.content else { return Ok(None) };
         let Some(entry) = view.entry(&self.session_id, &self.entry_id)? else { return Ok(None) };
         let Body::Message(message) = &entry.body else { return Ok(None) };
-        let base = message.content_text();
-        let patch = base.and_then(|base| Patch::between(entry.revision, &base, content.text()));
+        let base = message.content();
+        let patch = base.and_then(|base| Patch::between(entry.revision, base.text(), content.text()));
         Ok(patch.map(|patch| UpdateMessage { content: NewContent::Patch(patch), ..self.clone() }))
     }
 }
@@ -59,7 +60,7 @@ pub fn apply<V: View + ?Sized>(view: &V, stamp: &Stamp, command: &UpdateMessage)
         return Ok(Outcome::unchanged(Answer::Updated { updated: false, revision: entry.revision }));
     }
 
-    // Both were checked at the door. Should they not parse after all, every replica refuses alike.
+    // Requests are validated before they are proposed. If a text does not parse here, every replica refuses it.
     let unreadable =
         |what: &str| Refusal::RequestInvalid(format!("entry {:?}: {what} cannot be read", entry_id.as_str()));
     let text = match &command.content {
@@ -69,15 +70,18 @@ pub fn apply<V: View + ?Sized>(view: &V, stamp: &Stamp, command: &UpdateMessage)
             None => return Ok(Outcome::unchanged(Answer::BaseMoved)),
         },
     };
-    let content: Vec<ContentBlock> = text.parse().map_err(|_| unreadable("content"))?;
-    let details = command.details.as_ref().map(Json::value);
-    let message = message.with_content(content, details).ok_or_else(|| unreadable("the stored message"))?;
-    // Only a raw write can bring a revision to its end; there is no next one, and every replica says so alike.
+    let content: List<ContentBlock> = text.parse().map_err(|_| unreadable("content"))?;
+    drop(text);
+    let message =
+        message.with_content(content, command.details.clone()).ok_or_else(|| unreadable("the stored message"))?;
+    // Only a raw write can set the largest revision. There is no next one, so every replica refuses.
     let last = || Refusal::RequestInvalid(format!("entry {:?}: no revision follows {}", entry_id.as_str(), u64::MAX));
     let revision = entry.revision.checked_add(1).ok_or_else(last)?;
     let mut draft = Draft::new(view, session_id)?;
     let body = Body::Message(message.clone());
-    draft.change(Change::PutEntry(session_id.clone(), Entry { revision, body, ..entry }));
+    let entry = Entry { revision, body, ..entry };
+    draft.changes.extend(long::fork::follow(view, session_id, &entry)?);
+    draft.change(Change::put_entry(session_id, entry));
     let updated = Happened::MessageUpdated {
         entry_id: entry_id.clone(),
         message,
@@ -86,7 +90,7 @@ pub fn apply<V: View + ?Sized>(view: &V, stamp: &Stamp, command: &UpdateMessage)
         timestamp: stamp.at_ms,
     };
     draft.report(updated, meta.metadata.as_ref());
-    draft.change(Change::PutMeta(touched(meta, stamp)));
+    draft.change(Change::put_meta(touched(meta, stamp)));
     Ok(draft.answer(stamp, Answer::Updated { updated: true, revision }))
 }
 
@@ -94,5 +98,5 @@ fn patched(patch: &Patch, entry: &Entry, message: &Message) -> Option<String> {
     if patch.base_revision != entry.revision {
         return None;
     }
-    patch.onto(&message.content_text()?)
+    patch.onto(message.content()?.text())
 }

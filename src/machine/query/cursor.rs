@@ -1,10 +1,10 @@
-//! Owns: page cursors, opaque to callers: where the last page ended, and what it was a page of.
+//! Owns: page cursors. Opaque to callers; they say where the last page ended and which query it belonged to.
 
 use crate::machine::ids::{EntryId, SessionId};
 use crate::machine::refusal::Refusal;
 use crate::machine::view::{ListOrder, ListPoint};
 
-/// `m.<hex entry id>`: the last entry the page looked at.
+/// `m.<hex entry id>`: the last entry of the page.
 pub fn print_messages(entry_id: &EntryId) -> String {
     format!("m.{}", hex(entry_id.as_str()))
 }
@@ -31,6 +31,39 @@ pub fn parse_list(cursor: &str, order: ListOrder) -> Result<ListPoint, Refusal> 
         return Err(Refusal::CursorInvalid(why));
     }
     Ok(ListPoint { time, session_id: SessionId::from(id) })
+}
+
+/// Where a page of an export starts: in the path to a leaf, or in the entries off it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ExportPoint {
+    /// The active leaf when the export began.
+    pub leaf: Option<EntryId>,
+    pub on_path: bool,
+    /// The last entry of the page before.
+    pub after: Option<EntryId>,
+}
+
+/// `x.<path or branches>.<hex leaf>.<hex entry id>`; what there is none of is empty, as no entry's id is.
+pub fn print_export(point: &ExportPoint) -> String {
+    let stage = if point.on_path { "path" } else { "branches" };
+    let text = |id: &Option<EntryId>| hex(id.as_ref().map_or("", EntryId::as_str));
+    format!("x.{stage}.{}.{}", text(&point.leaf), text(&point.after))
+}
+
+pub fn parse_export(cursor: &str) -> Result<ExportPoint, Refusal> {
+    let mut parts = cursor.splitn(4, '.');
+    let (Some("x"), Some(stage), Some(leaf), Some(after)) = (parts.next(), parts.next(), parts.next(), parts.next())
+    else {
+        return Err(malformed("session::export"));
+    };
+    let on_path = match stage {
+        "path" => true,
+        "branches" => false,
+        _ => return Err(malformed("session::export")),
+    };
+    let id = |text: &str| Some(unhex(text)?).map(|id| Some(id).filter(|id| !id.is_empty()).map(EntryId::from));
+    let (Some(leaf), Some(after)) = (id(leaf), id(after)) else { return Err(malformed("session::export")) };
+    Ok(ExportPoint { leaf, on_path, after })
 }
 
 fn order_name(order: ListOrder) -> &'static str {

@@ -8,15 +8,21 @@ use crate::machine::path;
 use crate::machine::refusal::{Failure, Fault, Refusal};
 use crate::machine::view::View;
 
-/// Bodies of one page together. A page with one more body of the largest size still fits a frame of 64 MiB.
+/// The bodies of one page together. Even with one more body of the largest size, a page fits a frame of 64 MiB.
 const PAGE_BYTES_MAX: usize = 16 * 1024 * 1024;
+
+/// The entries that one call looks at beyond a full page. If few of them match, the page is short and has a cursor.
+const SCAN_MAX: usize = 1000;
+
+/// The entries that are read at a time while few of them match.
+const CHUNK_MAX: usize = 256;
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct MessagesQuery {
     pub session_id: SessionId,
     /// Read the path to this entry instead of the active leaf.
     pub from_entry_id: Option<EntryId>,
-    /// Only these roles; custom entries then never show.
+    /// Only messages with these roles, and no custom entries.
     pub roles: Option<Vec<Role>>,
     pub include_custom: bool,
     pub cursor: Option<String>,
@@ -59,7 +65,7 @@ pub fn query<V: View + ?Sized>(view: &V, query: &MessagesQuery) -> Result<Messag
     page(query, &mut path)
 }
 
-/// The entry the path ends at.
+/// The last entry of the path.
 fn leaf<V: View + ?Sized>(view: &V, query: &MessagesQuery) -> Result<Option<Entry>, Failure> {
     let session_id = &query.session_id;
     match &query.from_entry_id {
@@ -76,9 +82,14 @@ fn leaf<V: View + ?Sized>(view: &V, query: &MessagesQuery) -> Result<Option<Entr
 
 fn page<V: View + ?Sized>(query: &MessagesQuery, path: &mut Path<'_, V>) -> Result<MessagesPage, Failure> {
     let mut entries: Vec<Entry> = Vec::new();
-    let mut bytes = 0;
-    while let Some(chunk) = path.next_chunk(query.limit as u64 + 1)? {
+    // What was looked at, and what of it matched.
+    let (mut scanned, mut scanned_bytes, mut bytes) = (0, 0, 0);
+    let mut count = query.limit.saturating_add(1);
+    while let Some(chunk) = path.next_chunk(count as u64)? {
+        let mut last = None;
         for entry in chunk {
+            (scanned, scanned_bytes) = (scanned + 1, scanned_bytes + entry.body.bytes());
+            last = Some(entry.id.clone());
             if !query.wants(&entry) {
                 continue;
             }
@@ -89,6 +100,11 @@ fn page<V: View + ?Sized>(query: &MessagesQuery, path: &mut Path<'_, V>) -> Resu
             }
             entries.push(entry);
         }
+        let spent = scanned > query.limit.saturating_add(SCAN_MAX) || scanned_bytes > PAGE_BYTES_MAX;
+        if spent && !path.is_at_end() {
+            return Ok(MessagesPage { entries, next_cursor: last.map(|last| cursor::print_messages(&last)) });
+        }
+        count = CHUNK_MAX.max(query.limit).min(2 * count);
     }
     Ok(MessagesPage { entries, next_cursor: None })
 }
@@ -97,18 +113,18 @@ fn left_the_path() -> Refusal {
     Refusal::CursorInvalid("the cursor's entry is not on the path any more: start without a cursor".to_owned())
 }
 
-/// A path read in chunks: by depth where the leaf has a place, from one walk otherwise.
-struct Path<'a, V: View + ?Sized> {
+/// A path that is read in chunks: by depth if the leaf has a place, otherwise from one walk.
+pub(super) struct Path<'a, V: View + ?Sized> {
     view: &'a V,
     session_id: &'a SessionId,
     leaf: Entry,
-    /// The depth (or, walked, the rank) of the next entry to read.
+    /// The depth (after a walk: the rank) of the next entry to read.
     next: u64,
     walked: Option<Vec<Entry>>,
 }
 
 impl<'a, V: View + ?Sized> Path<'a, V> {
-    fn to(view: &'a V, session_id: &'a SessionId, leaf: Entry) -> Result<Path<'a, V>, Fault> {
+    pub(super) fn to(view: &'a V, session_id: &'a SessionId, leaf: Entry) -> Result<Path<'a, V>, Fault> {
         let walked = match leaf.place {
             Some(_) => None,
             None => Some(path::walk(view, session_id, &leaf)?),
@@ -116,8 +132,8 @@ impl<'a, V: View + ?Sized> Path<'a, V> {
         Ok(Path { view, session_id, leaf, next: 0, walked })
     }
 
-    /// Goes on after the entry of a cursor, which must stand on this path.
-    fn skip_past(&mut self, entry_id: &EntryId) -> Result<(), Failure> {
+    /// Continues after the entry of a cursor, which must be on this path.
+    pub(super) fn skip_past(&mut self, entry_id: &EntryId) -> Result<(), Failure> {
         let rank = match &self.walked {
             Some(walked) => walked.iter().position(|entry| entry.id == *entry_id).map(|rank| rank as u64),
             None => self.depth_on_path(entry_id)?,
@@ -133,13 +149,23 @@ impl<'a, V: View + ?Sized> Path<'a, V> {
         Ok(ancestor.filter(|ancestor| ancestor.id == *entry_id).map(|_| place.depth))
     }
 
-    fn next_chunk(&mut self, count: u64) -> Result<Option<Vec<Entry>>, Fault> {
+    /// Whether the last chunk reached the leaf.
+    fn is_at_end(&self) -> bool {
+        let length = match (&self.walked, &self.leaf.place) {
+            (Some(walked), _) => walked.len() as u64,
+            (None, Some(place)) => place.depth + 1,
+            (None, None) => 0,
+        };
+        self.next >= length
+    }
+
+    pub(super) fn next_chunk(&mut self, count: u64) -> Result<Option<Vec<Entry>>, Fault> {
         let chunk: Vec<Entry> = match &self.walked {
             Some(walked) => walked.iter().skip(self.next as usize).take(count as usize).cloned().collect(),
             None => match path::slice(self.view, self.session_id, &self.leaf, self.next, count, PAGE_BYTES_MAX)? {
                 Some(chunk) => chunk,
                 None => {
-                    // A raw delete took an ancestor away since the leaf was placed: walk what is left.
+                    // A raw delete removed an ancestor after the leaf was placed: walk what remains.
                     self.walked = Some(path::walk(self.view, self.session_id, &self.leaf)?);
                     return self.next_chunk(count);
                 }

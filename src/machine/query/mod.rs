@@ -1,20 +1,27 @@
-//! Owns: what can be asked of the machine. One file per query; `query` is the only way in.
+//! Owns: the queries of the state machine. One file per query; `query` is the only entry point.
 //! Reads: View. Never: writes.
 
 pub mod cursor;
-pub mod feed;
+pub mod export;
+pub mod feed_page;
 pub mod list;
 pub mod messages;
+pub mod pieces;
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use super::entry::Entry;
 use super::ids::{EntryId, Position, SessionId};
 use super::refusal::{Failure, Fault, Refusal};
+use super::scope::Scope;
+use super::scoped_view::ScopedView;
 use super::session::SessionMeta;
-use super::view::{Facet, ListOrder, View};
+use super::view::{Facet, ListOrder, ListPoint, View};
+use export::{ExportPage, ExportQuery};
 use list::{ListPage, ListQuery};
 use messages::{MessagesPage, MessagesQuery};
+use pieces::{PIECE_BYTES, PIECE_RECORDS, Pieces};
 
 #[derive(Debug, Clone, PartialEq)]
 pub enum Query {
@@ -22,17 +29,27 @@ pub enum Query {
     Meta(SessionId),
     List(ListQuery),
     Messages(MessagesQuery),
+    Export(ExportQuery),
     /// `session::get-message`, `session::store::get-entry`.
     Entry(SessionId, EntryId),
     /// `session::store::get-active-leaf`.
     Leaf(SessionId),
-    /// `session::store::list-entries`: parents before their children.
+    /// `session::store::list-entries`: parents before their children. A store answers it from several pieces.
     Entries(SessionId),
-    /// `session::store::list-metas`, oldest first.
+    /// `session::store::list-metas`, oldest first. A store answers it from several pieces.
     Metas,
-    /// How far the events are delivered through an attach point.
+    /// The entries after one, in the order of their ids.
+    EntriesAfter(SessionId, Option<EntryId>),
+    /// The sessions at or after a point, oldest first.
+    MetasFrom(Option<ListPoint>),
+    /// A question of a caller that sees only the sessions of its scope.
+    Within {
+        scope: Arc<Scope>,
+        query: Box<Query>,
+    },
+    /// The position up to which an attach point has delivered events.
     Cursor(String),
-    /// The same for every attach point whose name starts so.
+    /// The cursors of all attach points whose names start with this text.
     Cursors(String),
 }
 
@@ -41,6 +58,7 @@ pub enum Found {
     Meta(Option<SessionMeta>),
     List(ListPage),
     Messages(MessagesPage),
+    Export(Box<ExportPage>),
     Entry(Option<Entry>),
     Leaf(Option<EntryId>),
     Entries(Vec<Entry>),
@@ -49,18 +67,11 @@ pub enum Found {
     Cursors(Vec<(String, Position)>),
 }
 
-/// Answers one question from the state.
+/// Answers one query from the state.
 pub fn query<V: View + ?Sized>(view: &V, query: &Query) -> Result<Result<Found, Refusal>, Fault> {
     let found = match query {
-        Query::Meta(session_id) => view.meta(session_id).map(Found::Meta).map_err(Failure::from),
-        Query::List(query) => list::query(view, query).map(Found::List),
-        Query::Messages(query) => messages::query(view, query).map(Found::Messages),
-        Query::Entry(session_id, entry_id) => view.entry(session_id, entry_id).map(Found::Entry).map_err(Failure::from),
-        Query::Leaf(session_id) => view.leaf(session_id).map(Found::Leaf).map_err(Failure::from),
-        Query::Entries(session_id) => entries(view, session_id).map(Found::Entries).map_err(Failure::from),
-        Query::Metas => metas(view).map(Found::Metas).map_err(Failure::from),
-        Query::Cursor(attach) => view.cursor(attach).map(Found::Cursor).map_err(Failure::from),
-        Query::Cursors(starting) => view.cursors(starting).map(Found::Cursors).map_err(Failure::from),
+        Query::Within { scope, query } => within(view, scope, query),
+        unscoped => answer(view, unscoped),
     };
     match found {
         Ok(found) => Ok(Ok(found)),
@@ -69,16 +80,61 @@ pub fn query<V: View + ?Sized>(view: &V, query: &Query) -> Result<Result<Found, 
     }
 }
 
-fn entries<V: View + ?Sized>(view: &V, session_id: &SessionId) -> Result<Vec<Entry>, Fault> {
-    let (mut placed, placeless): (Vec<Entry>, Vec<Entry>) =
-        view.entries(session_id)?.into_iter().partition(|entry| entry.place.is_some());
-    placed.sort_by_key(|entry| entry.place.as_ref().map(|place| place.depth));
-    placed.extend(parents_first(placeless));
-    Ok(placed)
+/// Answers a question as the caller with this scope sees the state.
+fn within<V: View + ?Sized>(view: &V, scope: &Scope, query: &Query) -> Result<Found, Failure> {
+    let view = ScopedView::new(view, scope);
+    let Query::List(list) = query else { return answer(&view, query) };
+    // The scope becomes a part of the filter, so that a page costs what the caller's own sessions cost.
+    let mut metadata = list.metadata.clone().unwrap_or_default();
+    for (key, value) in scope.fields() {
+        if metadata.insert(key.clone(), value.clone()).is_some_and(|asked| asked != *value) {
+            return Ok(Found::List(ListPage { sessions: Vec::new(), next_cursor: None }));
+        }
+    }
+    list::query(&view, &ListQuery { metadata: Some(metadata), ..list.clone() }).map(Found::List)
 }
 
-/// Entries without a place (raw writes may bring them about) in an order where parents come before their children.
-/// Entries whose parents form a circle have no such order and come last.
+fn answer<V: View + ?Sized>(view: &V, query: &Query) -> Result<Found, Failure> {
+    match query {
+        Query::Within { .. } => {
+            Err(Refusal::RequestInvalid("a scope cannot stand within another scope".to_owned()).into())
+        }
+        Query::Meta(session_id) => view.meta(session_id).map(Found::Meta).map_err(Failure::from),
+        Query::List(query) => list::query(view, query).map(Found::List),
+        Query::Messages(query) => messages::query(view, query).map(Found::Messages),
+        Query::Export(query) => export::query(view, query).map(|page| Found::Export(Box::new(page))),
+        Query::Entry(session_id, entry_id) => view.entry(session_id, entry_id).map(Found::Entry).map_err(Failure::from),
+        Query::Leaf(session_id) => view.leaf(session_id).map(Found::Leaf).map_err(Failure::from),
+        Query::Entries(session_id) => whole(view, &mut Pieces::entries(session_id)),
+        Query::Metas => whole(view, &mut Pieces::metas()),
+        Query::EntriesAfter(session_id, after) => {
+            let piece = view.entries_after(session_id, after.as_ref(), PIECE_RECORDS, PIECE_BYTES);
+            piece.map(Found::Entries).map_err(Failure::from)
+        }
+        Query::MetasFrom(from) => metas(view, from.as_ref()).map(Found::Metas).map_err(Failure::from),
+        Query::Cursor(attach) => view.cursor(attach).map(Found::Cursor).map_err(Failure::from),
+        Query::Cursors(starting) => view.cursors(starting).map(Found::Cursors).map_err(Failure::from),
+    }
+}
+
+fn whole<V: View + ?Sized>(view: &V, pieces: &mut Pieces) -> Result<Found, Failure> {
+    while let Some(piece) = pieces.next_query() {
+        let found = answer(view, &piece)?;
+        pieces.add(found)?;
+    }
+    Ok(pieces.finish())
+}
+
+fn sorted(entries: Vec<Entry>) -> Vec<Entry> {
+    let (mut placed, placeless): (Vec<Entry>, Vec<Entry>) =
+        entries.into_iter().partition(|entry| entry.place.is_some());
+    placed.sort_by_key(|entry| entry.place.as_ref().map(|place| place.depth));
+    placed.extend(parents_first(placeless));
+    placed
+}
+
+/// Sorts entries without a place (raw writes can create them) so that parents come before their children.
+/// Entries whose parents form a cycle come last.
 fn parents_first(entries: Vec<Entry>) -> Vec<Entry> {
     let mut waiting: BTreeMap<EntryId, Entry> = entries.into_iter().map(|entry| (entry.id.clone(), entry)).collect();
     let mut children: BTreeMap<EntryId, Vec<EntryId>> = BTreeMap::new();
@@ -98,8 +154,8 @@ fn parents_first(entries: Vec<Entry>) -> Vec<Entry> {
     ordered
 }
 
-fn metas<V: View + ?Sized>(view: &V) -> Result<Vec<SessionMeta>, Fault> {
-    let points = view.listed(&Facet::All, ListOrder::CreatedAsc, None, usize::MAX)?;
+fn metas<V: View + ?Sized>(view: &V, from: Option<&ListPoint>) -> Result<Vec<SessionMeta>, Fault> {
+    let points = view.listed(&Facet::All, ListOrder::CreatedAsc, from, PIECE_RECORDS)?;
     let mut metas = Vec::with_capacity(points.len());
     for point in points {
         metas.extend(view.meta(&point.session_id)?);

@@ -1,47 +1,49 @@
-//! Owns: reading the feed: lines of old events, made whole from the state as it is now.
+//! Owns: reading a page of the event feed. Records of old events are completed from the current state.
 //!
-//! An old event says what is true now: a message-added carries the message's present content, a meta-updated the
-//! present title. A message-updated that a later one replaced is left out; the last one never is. Of a session that was
-//! deleted only the deletion is left. Filters see the session's present metadata.
+//! So an old event shows the current state: message-added carries the current content of the message, meta-updated the
+//! current title. A message-updated is skipped if a later one replaced it; the last one is always delivered. Of a
+//! deleted session only the deletion remains. Filters see the session's current metadata.
 
 use crate::machine::entry::{Body, Entry};
 use crate::machine::event::{Event, EventKind, Happened};
-use crate::machine::feed::{Record, Recorded};
+use crate::machine::feed_record::{Record, Recorded};
 use crate::machine::ids::{EntryId, FeedPlace, SessionId};
 use crate::machine::json::Object;
 use crate::machine::refusal::Fault;
 use crate::machine::session::{SessionMeta, SessionStatus};
 use crate::machine::view::View;
 
-/// A stretch of the feed.
+/// A page of the feed.
 #[derive(Debug, Clone, PartialEq)]
 pub struct FeedPage {
     pub events: Vec<(FeedPlace, Event)>,
-    /// Everything up to here was looked at; `None` when there was nothing after the place asked for.
+    /// Wanted events that are left out because later ones replace them: their places, sessions and sequence numbers.
+    pub skipped: Vec<(FeedPlace, SessionId, u64)>,
+    /// The last place that this page covers; `None` if there was no event after the requested place.
     pub upto: Option<FeedPlace>,
-    /// Whether there is more after `upto`.
+    /// True if there may be more events after `upto`.
     pub more: bool,
 }
 
-/// How much of the feed is read at once.
+/// The size of one page.
 #[derive(Debug, Clone, Copy)]
 pub struct FeedLimits {
     pub records: usize,
-    /// The stretch ends after the event that passes this.
+    /// The page ends after the event that exceeds this.
     pub body_bytes: usize,
 }
 
-/// The events after a place, oldest first. Only lines that `wanted` passes are made whole: most readers want few of them.
+/// The events after a place, oldest first. Only records that pass `wanted` are completed: most readers want few.
 pub fn page<V: View + ?Sized>(
     view: &V,
     after: Option<FeedPlace>,
     limits: FeedLimits,
     wanted: &dyn Fn(&Record) -> bool,
 ) -> Result<FeedPage, Fault> {
-    let records = view.recorded(after, limits.records)?;
+    let records = view.feed_records(after, limits.records)?;
     let full = records.len() == limits.records;
-    let mut page = FeedPage { events: Vec::new(), upto: None, more: full };
-    let mut memory = Memory::default();
+    let mut page = FeedPage { events: Vec::new(), skipped: Vec::new(), upto: None, more: full };
+    let mut recent = Recent::default();
     let mut bytes = 0;
     let last = records.len().saturating_sub(1);
     for (rank, (place, record)) in records.into_iter().enumerate() {
@@ -49,9 +51,13 @@ pub fn page<V: View + ?Sized>(
         if !wanted(&record) {
             continue;
         }
-        if let Some(event) = memory.resolve(view, place, record)? {
-            bytes += body_bytes(&event);
-            page.events.push((place, event));
+        let (session_id, seq) = (record.session_id.clone(), record.seq);
+        match recent.resolve(view, place, record)? {
+            Some(event) => {
+                bytes += body_bytes(&event);
+                page.events.push((place, event));
+            }
+            None => page.skipped.push((place, session_id, seq)),
         }
         if bytes >= limits.body_bytes {
             page.more |= rank < last;
@@ -61,15 +67,15 @@ pub fn page<V: View + ?Sized>(
     Ok(page)
 }
 
-/// The session and the entry looked at last: neighbours in the feed are often about the same.
+/// The session and the entry that were read last: adjacent records are often about the same ones.
 #[derive(Default)]
-struct Memory {
+struct Recent {
     session: Option<(SessionId, Option<SessionMeta>, Option<FeedPlace>)>,
     entry: Option<(SessionId, EntryId, Option<Entry>)>,
 }
 
-impl Memory {
-    /// The event of a line; `None` when a later one says all that it could.
+impl Recent {
+    /// The event of a record; `None` if later events replace it.
     fn resolve<V: View + ?Sized>(
         &mut self,
         view: &V,
@@ -92,7 +98,7 @@ impl Memory {
             | Recorded::MessageUpdated { .. }
             | Recorded::StatusChanged { .. }
             | Recorded::MetaUpdated => {
-                // Raw writes may remove a session without a word.
+                // Raw writes may remove a session without an event.
                 let Some(meta) = meta else { return Ok(None) };
                 match self.of_session(view, &meta, at_ms, what)? {
                     Some(happened) => (happened, meta.metadata),
@@ -112,7 +118,7 @@ impl Memory {
     ) -> Result<Option<Happened>, Fault> {
         Ok(match what {
             Recorded::Created => {
-                // Every session begins idle.
+                // Every session starts idle.
                 Some(Happened::created(&SessionMeta { status: SessionStatus::Idle, ..meta.clone() }))
             }
             Recorded::MetaUpdated => Some(Happened::MetaUpdated {
@@ -136,7 +142,7 @@ impl Memory {
                     Body::Custom { .. } => None,
                 })
             }
-            // Neither needs the state.
+            // `resolve` completes these without the state.
             Recorded::Deleted { .. } | Recorded::Published { .. } => None,
         })
     }

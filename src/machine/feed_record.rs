@@ -1,26 +1,26 @@
-//! Owns: the line that the feed keeps of every event, and how a commit gets its lines. Small: what the state can tell
-//! later (a message, a title) is not kept a second time.
-//! Never: a position's group or cluster; those belong to the log, not to the state.
+//! Owns: `Record`, what the feed keeps of one event, and `record_events`, which adds the records to a commit.
+//! A record is small: a message or a title is read from the state later, and is not stored a second time.
+//! Never: the group or the cluster of a position. Those belong to the log, not to the state.
 
+use super::change::{Change, FeedChange};
 use super::command::Outcome;
 use super::event::{Event, EventKind, Happened};
 use super::ids::{EntryId, FeedPlace, SessionId};
 use super::json::{Json, Object};
 use super::message::Role;
 use super::session::SessionStatus;
-use super::view::Change;
 
-/// One event, as the feed keeps it.
+/// One event, as the feed stores it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Record {
     pub session_id: SessionId,
     pub seq: u64,
-    /// When it was committed, in milliseconds; retention by age looks at this.
+    /// The time of the commit in milliseconds, for retention by age.
     pub at_ms: i64,
     pub what: Recorded,
 }
 
-/// What an event cannot get from the state later.
+/// The part of an event that cannot be read from the state later.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Recorded {
     Created,
@@ -36,11 +36,11 @@ pub enum Recorded {
         reason: Option<String>,
     },
     MetaUpdated,
-    /// With the metadata as of the deletion, which is gone from the state.
+    /// With the metadata at the time of the deletion, which the state no longer has.
     Deleted {
         metadata: Option<Object>,
     },
-    /// Minted by another instance: the state need not know anything of it, so it is kept whole.
+    /// Created by another instance. The state may know nothing about it, so the record holds the whole event.
     Published {
         kind: EventKind,
         role: Option<Role>,
@@ -49,14 +49,14 @@ pub enum Recorded {
     },
 }
 
-/// What the feed holds.
+/// The extent of the feed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct FeedEdge {
-    /// Every event after this place is kept; `None` while there never was an event.
+    /// Every event after this place is kept; `None` until the first event.
     pub trimmed: Option<FeedPlace>,
     /// The last event.
     pub newest: Option<FeedPlace>,
-    /// What the kept lines take, keys included.
+    /// The size of the stored records, keys included.
     pub bytes: u64,
 }
 
@@ -96,19 +96,19 @@ impl Record {
     }
 }
 
-/// Adds the lines of a command's events to its changes, so that one commit keeps both or neither. `index` is the
-/// command's place in the log, which only its carrier knows.
-pub fn record(index: u64, outcome: &mut Outcome) {
+/// Adds the feed records of a command's events to its changes, so that one commit stores both or neither. `index` is
+/// the index of the command's log entry, which the machine does not know.
+pub fn record_events(index: u64, outcome: &mut Outcome) {
     if outcome.events.is_empty() {
         return;
     }
-    // Whatever reports something moves the clock.
+    // Every outcome with events sets the clock.
     let mut at_ms = 0;
     for change in &outcome.changes {
-        if let Change::SetClock(clock_ms) = change {
+        if let Change::Clock(clock_ms) = change {
             at_ms = *clock_ms;
         }
     }
     let records = outcome.events.iter().map(|event| Record::of(event, at_ms)).collect();
-    outcome.changes.push(Change::Record { index, records });
+    outcome.changes.push(Change::Feed(FeedChange::Append { index, records }));
 }

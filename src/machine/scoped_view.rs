@@ -1,0 +1,132 @@
+//! Owns: the state as a caller with a scope sees it: sessions outside the scope are not there.
+//! Never: what is done about a session that is hidden (`apply/within.rs`).
+
+use std::cell::RefCell;
+
+use super::command::Answer;
+use super::entry::Entry;
+use super::feed_record::{FeedEdge, Record};
+use super::ids::{EntryId, FeedPlace, Position, RequestId, SessionId};
+use super::long::{Leftover, PendingFork};
+use super::refusal::{Fault, Refusal};
+use super::scope::Scope;
+use super::session::SessionMeta;
+use super::view::{Facet, ListOrder, ListPoint, View};
+
+pub struct ScopedView<'a, V: View + ?Sized> {
+    view: &'a V,
+    scope: &'a Scope,
+    /// The last session that was looked at. One command or query reads many entries of one session.
+    seen: RefCell<Option<(SessionId, bool)>>,
+}
+
+impl<'a, V: View + ?Sized> ScopedView<'a, V> {
+    pub fn new(view: &'a V, scope: &'a Scope) -> ScopedView<'a, V> {
+        ScopedView { view, scope, seen: RefCell::new(None) }
+    }
+
+    fn shows(&self, session_id: &SessionId) -> Result<bool, Fault> {
+        if let Some((seen, shown)) = &*self.seen.borrow()
+            && seen == session_id
+        {
+            return Ok(*shown);
+        }
+        let shown = self.meta(session_id)?.is_some();
+        *self.seen.borrow_mut() = Some((session_id.clone(), shown));
+        Ok(shown)
+    }
+}
+
+impl<V: View + ?Sized> View for ScopedView<'_, V> {
+    fn meta(&self, session_id: &SessionId) -> Result<Option<SessionMeta>, Fault> {
+        let meta = self.view.meta(session_id)?;
+        Ok(meta.filter(|meta| self.scope.includes(meta.metadata.as_ref())))
+    }
+
+    fn leaf(&self, session_id: &SessionId) -> Result<Option<EntryId>, Fault> {
+        if self.shows(session_id)? { self.view.leaf(session_id) } else { Ok(None) }
+    }
+
+    fn entry(&self, session_id: &SessionId, entry_id: &EntryId) -> Result<Option<Entry>, Fault> {
+        if self.shows(session_id)? { self.view.entry(session_id, entry_id) } else { Ok(None) }
+    }
+
+    fn entries(&self, session_id: &SessionId) -> Result<Vec<Entry>, Fault> {
+        if self.shows(session_id)? { self.view.entries(session_id) } else { Ok(Vec::new()) }
+    }
+
+    fn entries_after(
+        &self,
+        session_id: &SessionId,
+        after: Option<&EntryId>,
+        limit: usize,
+        bytes_max: usize,
+    ) -> Result<Vec<Entry>, Fault> {
+        if !self.shows(session_id)? {
+            return Ok(Vec::new());
+        }
+        self.view.entries_after(session_id, after, limit, bytes_max)
+    }
+
+    fn seq(&self, session_id: &SessionId) -> Result<u64, Fault> {
+        if self.shows(session_id)? { self.view.seq(session_id) } else { Ok(0) }
+    }
+
+    /// Not filtered here: a list under a scope joins the facets of the scope (`query/mod.rs`), and reads every record
+    /// through `meta`.
+    fn listed(
+        &self,
+        facet: &Facet,
+        order: ListOrder,
+        from: Option<&ListPoint>,
+        limit: usize,
+    ) -> Result<Vec<ListPoint>, Fault> {
+        self.view.listed(facet, order, from, limit)
+    }
+
+    fn recorded_answer(&self, request_id: RequestId) -> Result<Option<Result<Answer, Refusal>>, Fault> {
+        self.view.recorded_answer(request_id)
+    }
+
+    fn feed_records(&self, _: Option<FeedPlace>, _: usize) -> Result<Vec<(FeedPlace, Record)>, Fault> {
+        Ok(Vec::new())
+    }
+
+    fn feed_edge(&self) -> Result<FeedEdge, Fault> {
+        self.view.feed_edge()
+    }
+
+    fn deleted_at(&self, session_id: &SessionId) -> Result<Option<FeedPlace>, Fault> {
+        self.view.deleted_at(session_id)
+    }
+
+    fn cursor(&self, _: &str) -> Result<Option<Position>, Fault> {
+        Ok(None)
+    }
+
+    fn cursors(&self, _: &str) -> Result<Vec<(String, Position)>, Fault> {
+        Ok(Vec::new())
+    }
+
+    // Long work is not shown to callers: commands need it to keep the copies of a fork equal to their source.
+
+    fn leftovers(&self, limit: usize) -> Result<Vec<Leftover>, Fault> {
+        self.view.leftovers(limit)
+    }
+
+    fn is_leftover(&self, leftover: &Leftover) -> Result<bool, Fault> {
+        self.view.is_leftover(leftover)
+    }
+
+    fn forks(&self) -> Result<Vec<PendingFork>, Fault> {
+        self.view.forks()
+    }
+
+    fn forks_of(&self, source: &SessionId) -> Result<Vec<PendingFork>, Fault> {
+        self.view.forks_of(source)
+    }
+
+    fn clock_ms(&self) -> Result<i64, Fault> {
+        self.view.clock_ms()
+    }
+}
