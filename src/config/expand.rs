@@ -1,5 +1,5 @@
-//! Owns: what may stand for something else in a configuration: `${VAR}`, `${VAR:default}` and a leading `~`.
-//! Works on single values, so that a variable can never bring in structure.
+//! Owns: placeholders in a configuration: `${VAR}`, `${VAR:default}` and a leading `~`.
+//! They are expanded in parsed values, not in the text, so that a variable cannot add keys.
 
 use std::path::{Path, PathBuf};
 
@@ -46,16 +46,15 @@ fn text_of(text: &str, key: &str, variable: Variables<'_>) -> Result<String, Con
     let mut rest = text;
     while let Some((before, after)) = rest.split_once("${") {
         let (inside, tail) = after.split_once('}').ok_or_else(|| {
-            ConfigError(format!("{key}: {text:?} has a ${{ without its }}: write ${{VAR}} or ${{VAR:default}}"))
+            ConfigError::key(key, format!("{text:?} has ${{ without }}"), "write ${VAR} or ${VAR:default}")
         })?;
         let (name, default) = match inside.split_once(':') {
             Some((name, default)) => (name, Some(default)),
             None => (inside, None),
         };
         let value = variable(name).or_else(|| default.map(str::to_owned)).ok_or_else(|| {
-            ConfigError(format!(
-                "{key}: the environment has no variable {name:?}: set it, or give a default as ${{{name}:…}}"
-            ))
+            let problem = format!("the environment has no variable {name:?}");
+            ConfigError::key(key, problem, format!("set it, or give a default: ${{{name}:…}}"))
         })?;
         expanded.push_str(before);
         expanded.push_str(&value);
@@ -65,7 +64,7 @@ fn text_of(text: &str, key: &str, variable: Variables<'_>) -> Result<String, Con
     Ok(expanded)
 }
 
-/// A variable is text, a setting may be a number or a switch.
+/// A variable is text, but the setting may be a number or a boolean.
 fn retyped(text: String) -> Value {
     match serde_yaml_ng::from_str(&text) {
         Ok(value @ (Value::Number(_) | Value::Bool(_))) => value,
@@ -73,7 +72,7 @@ fn retyped(text: String) -> Value {
     }
 }
 
-/// A path with `~` replaced by the home directory.
+/// A path with a leading `~` replaced by the home directory.
 pub fn home(path: &Path, variable: Variables<'_>) -> Result<PathBuf, ConfigError> {
     let mut parts = path.components();
     if parts.next().is_none_or(|first| first.as_os_str() != "~") {
@@ -81,11 +80,9 @@ pub fn home(path: &Path, variable: Variables<'_>) -> Result<PathBuf, ConfigError
     }
     let home = variable("HOME").or_else(|| variable("USERPROFILE")).filter(|home| !home.is_empty());
     let home = home.ok_or_else(|| {
-        ConfigError(format!(
-            "adapter.config.data_dir: {:?} starts in the home directory, and neither HOME nor USERPROFILE says where \
-             that is: write the path out",
-            path.display().to_string()
-        ))
+        let path = path.display().to_string();
+        let problem = format!("{path:?} is in the home directory, and neither HOME nor USERPROFILE is set");
+        ConfigError::key("adapter.config.data_dir", problem, "write the full path")
     })?;
     Ok(Path::new(&home).join(parts.as_path()))
 }

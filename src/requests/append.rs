@@ -1,13 +1,14 @@
-//! `session::append`: one more entry, a message or bookkeeping.
+//! `session::append`: adds one entry, a message or a custom entry.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::client_message::ClientMessage;
 use super::{Limits, Mutation, checks};
 use crate::machine::apply::append::AppendEntry;
 use crate::machine::entry::{Body, CustomPayload};
 use crate::machine::ids::{EntryId, SessionId};
-use crate::machine::json::Object;
+use crate::machine::json::{JsonObject, Object};
 use crate::machine::message::AgentMessage;
 use crate::machine::refusal::Refusal;
 use crate::machine::{Answer, Command};
@@ -15,16 +16,18 @@ use crate::machine::{Answer, Command};
 #[derive(Debug, Deserialize, JsonSchema)]
 pub struct AppendRequest {
     pub session_id: SessionId,
-    /// A message of the transcript. Give this or `custom`, not both.
-    pub message: Option<AgentMessage>,
-    /// Bookkeeping beside the transcript: not counted, listed only with `include_custom`.
+    /// The message to append. Give this or `custom`, not both.
+    #[schemars(with = "Option<AgentMessage>")]
+    pub message: Option<ClientMessage>,
+    /// A custom entry. It is not counted as a message and listed only with `include_custom`.
     pub custom: Option<CustomPayload>,
-    /// An id of the caller's makes the append safe to repeat: the second one changes nothing.
+    /// An id chosen by the caller. It makes retries safe: a second append with the same id changes nothing.
     pub entry_id: Option<EntryId>,
-    /// The entry to hang below; the active leaf when left out.
+    /// The parent of the new entry; by default the active leaf.
     pub parent_id: Option<EntryId>,
-    /// Correlation of the writer's, kept with the entry and told on its events.
-    pub origin: Option<Object>,
+    /// Correlation data of the writer, stored with the entry and included in its events.
+    #[schemars(with = "Option<Object>")]
+    pub origin: Option<JsonObject>,
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
@@ -37,7 +40,7 @@ pub struct AppendResponse {
 impl Mutation for AppendRequest {
     const ID: &'static str = "session::append";
     const DESCRIPTION: &'static str = "Add one entry below the active leaf (or a given parent) and make it the leaf; \
-                                       repeating an entry_id changes nothing. Fires session::message-added.";
+                                       a retry with the same entry_id changes nothing. Fires session::message-added.";
     type Response = AppendResponse;
 
     fn command(self, _limits: &Limits) -> Result<Command, Refusal> {
@@ -47,9 +50,9 @@ impl Mutation for AppendRequest {
             checks::new_id("entry_id", entry_id.as_str())?;
         }
         checks::optional_id("parent_id", parent_id.as_ref())?;
-        let origin = checks::origin("origin", origin.as_ref())?;
+        let origin = checks::origin("origin", origin)?;
         let body = match (message, custom) {
-            (Some(message), None) => Body::Message(checks::message("message", &message)?),
+            (Some(message), None) => Body::Message(checks::message("message", message)?),
             (None, Some(custom)) => checks::custom("custom", custom)?,
             (Some(_), Some(_)) => {
                 return Err(checks::invalid(

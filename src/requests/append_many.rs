@@ -1,12 +1,14 @@
-//! `session::append-many`: several messages in one step, all or none.
+//! `session::append-many`: adds several messages atomically.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::body::Batch;
+use super::client_message::ClientMessage;
 use super::{Limits, Mutation, checks};
 use crate::machine::apply::append_many::AppendMany;
 use crate::machine::ids::{EntryId, SessionId};
-use crate::machine::json::Object;
+use crate::machine::json::{JsonObject, Object};
 use crate::machine::message::{AgentMessage, Message};
 use crate::machine::refusal::Refusal;
 use crate::machine::{Answer, Command};
@@ -14,13 +16,15 @@ use crate::machine::{Answer, Command};
 #[derive(Debug, Deserialize, JsonSchema)]
 pub struct AppendManyRequest {
     pub session_id: SessionId,
-    /// In order, each hung below the one before. A repeat appends again: use `session::append` with an entry_id
-    /// where a call may arrive twice.
-    pub messages: Vec<AgentMessage>,
-    /// The entry the first message hangs below; the active leaf when left out.
+    /// The messages, each the child of the one before. A retry appends them again; for calls that may be retried use
+    /// `session::append` with an entry_id.
+    #[schemars(with = "Vec<AgentMessage>")]
+    pub messages: Batch<ClientMessage>,
+    /// The parent of the first message; by default the active leaf.
     pub parent_id: Option<EntryId>,
-    /// Correlation of the writer's, kept with each entry and told on its events.
-    pub origin: Option<Object>,
+    /// Correlation data of the writer, stored with each entry and included in its events.
+    #[schemars(with = "Option<Object>")]
+    pub origin: Option<JsonObject>,
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
@@ -39,14 +43,14 @@ impl Mutation for AppendManyRequest {
         let AppendManyRequest { session_id, messages, parent_id, origin } = self;
         checks::id("session_id", session_id.as_str())?;
         checks::optional_id("parent_id", parent_id.as_ref())?;
-        let origin = checks::origin("origin", origin.as_ref())?;
+        let origin = checks::origin("origin", origin)?;
+        let messages = messages.items("messages")?;
         if messages.is_empty() {
             return Err(Refusal::EmptyBatch);
         }
-        checks::batch("messages", messages.len())?;
         let mut batch: Vec<Message> = Vec::with_capacity(messages.len());
         let mut bytes = 0;
-        for (at, message) in messages.iter().enumerate() {
+        for (at, message) in messages.into_iter().enumerate() {
             let message = checks::message(&format!("messages[{at}]"), message)?;
             bytes += message.body.text().len();
             checks::batch_bytes("messages", bytes)?;

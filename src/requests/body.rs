@@ -1,18 +1,22 @@
-//! Owns: the way from a JSON body to a request. A body that does not parse is explained, never half taken.
+//! Owns: parsing a JSON body into a request.
 
-use serde::de::DeserializeOwned;
+use std::fmt;
+use std::marker::PhantomData;
 
-use super::checks::invalid;
+use serde::de::{DeserializeOwned, IgnoredAny, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer};
+
+use super::checks::{self, invalid};
 use super::explain;
-use super::limits::DEPTH_MAX;
+use super::limits::{BATCH_LENGTH_MAX, DEPTH_MAX};
 use crate::machine::refusal::Refusal;
 
-/// Parses a body. Nothing at all, or null, is an empty object: functions without required fields take it.
+/// Parses a body. An empty body and `null` count as an empty object, for functions without required fields.
 pub fn parse<T: DeserializeOwned>(body: &str) -> Result<T, Refusal> {
     parse_within(body, DEPTH_MAX)
 }
 
-/// The same for a body that may nest so many levels deep.
+/// Parses a body with another limit on its depth.
 pub fn parse_within<T: DeserializeOwned>(body: &str, depth_max: usize) -> Result<T, Refusal> {
     let body = match body.trim_ascii() {
         "" | "null" => "{}",
@@ -24,12 +28,56 @@ pub fn parse_within<T: DeserializeOwned>(body: &str, depth_max: usize) -> Result
     if is_deeper_than(body, depth_max) {
         return Err(invalid(format!("invalid request: nested deeper than {depth_max} levels")));
     }
-    // The path of an error is worked out only when there is an error: requests are parsed often, faults rarely.
+    // The path of an error is expensive, so it is computed only after the plain parser has failed.
     serde_json::from_str(body).map_err(|_| explain::refusal::<T>(body))
 }
 
-/// Counts brackets outside strings. Exact for valid JSON; what is not valid is refused by the parser.
-fn is_deeper_than(body: &str, depth_max: usize) -> bool {
+/// An array with a limited length. Elements past the limit are counted and not parsed.
+#[derive(Debug)]
+pub struct Batch<T> {
+    items: Vec<T>,
+    length: usize,
+}
+
+impl<T> Batch<T> {
+    /// The elements; refuses a batch that is too long.
+    pub fn items(self, field: &str) -> Result<Vec<T>, Refusal> {
+        checks::batch(field, self.length)?;
+        Ok(self.items)
+    }
+}
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for Batch<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Batch<T>, D::Error> {
+        deserializer.deserialize_seq(BatchVisitor(PhantomData))
+    }
+}
+
+struct BatchVisitor<T>(PhantomData<T>);
+
+impl<'de, T: Deserialize<'de>> Visitor<'de> for BatchVisitor<T> {
+    type Value = Batch<T>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a sequence")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut sent: A) -> Result<Batch<T>, A::Error> {
+        let mut items = Vec::new();
+        while items.len() < BATCH_LENGTH_MAX {
+            let Some(item) = sent.next_element()? else { return Ok(Batch { length: items.len(), items }) };
+            items.push(item);
+        }
+        let mut length = items.len();
+        while sent.next_element::<IgnoredAny>()?.is_some() {
+            length += 1;
+        }
+        Ok(Batch { items, length })
+    }
+}
+
+/// Counts brackets outside strings. Exact for valid JSON; the parser refuses everything else.
+pub fn is_deeper_than(body: &str, depth_max: usize) -> bool {
     let (mut depth, mut in_string, mut escaped) = (0usize, false, false);
     for byte in body.bytes() {
         match byte {
@@ -71,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_and_null_are_an_empty_request_where_no_field_is_required() {
+    fn an_empty_body_and_null_are_an_empty_request_if_no_field_is_required() {
         for body in ["", "  ", "null", " null\n", "{}"] {
             assert!(parse::<CreateRequest>(body).is_ok(), "{body:?}");
             assert_eq!(words::<AppendRequest>(body), "invalid request: missing field `session_id`");
@@ -79,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn a_body_that_is_no_object_is_refused() {
+    fn a_body_that_is_not_an_object_is_refused() {
         for body in ["[]", "[\"s\"]", "1", "\"s\"", "true", "nul"] {
             assert_eq!(words::<AppendRequest>(body), "invalid request: the body must be a JSON object", "{body}");
         }
@@ -101,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn a_deep_document_is_refused_whether_it_is_known_or_not() {
+    fn a_deep_document_is_refused_in_known_and_unknown_fields() {
         let too_deep = format!("invalid request: nested deeper than {DEPTH_MAX} levels");
         assert_eq!(words::<AppendRequest>(&nested_append(2000)), too_deep);
         let deep = |levels: usize| format!(r#"{{"x":{}{}}}"#, "[".repeat(levels), "]".repeat(levels));
@@ -111,9 +159,9 @@ mod tests {
     }
 
     #[test]
-    fn the_deepest_message_that_is_taken_fits_the_stack_and_comes_back_out() {
+    fn the_deepest_accepted_message_fits_the_stack_and_reads_back() {
         let request: AppendRequest = parse(&nested_append((DEPTH_MAX - 3) / 2)).unwrap();
-        let printed = serde_json::to_string(&request.message).unwrap();
+        let printed = request.message.unwrap().0.body.text().to_owned();
         let page = format!(r#"{{"result":{{"messages":[{{"message":{printed}}}]}}}}"#);
         assert!(serde_json::from_str::<serde_json::Value>(&page).is_ok());
     }

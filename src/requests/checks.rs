@@ -1,24 +1,27 @@
-//! Owns: the checks that need no state. Each error names the field, what is wrong with it and what would be right.
+//! Owns: the checks that need no state. Each error names the field, the problem and the limit.
 
 use std::io;
 
 use serde::Serialize;
+use serde_json::Value;
 
+use super::client_message::ClientMessage;
 use super::limits::{
     BATCH_BYTES_MAX, BATCH_LENGTH_MAX, BODY_BYTES_MAX, CURSOR_BYTES_MAX, ID_BYTES_MAX, METADATA_BYTES_MAX,
-    METADATA_KEYS_MAX, ORIGIN_BYTES_MAX, QUOTED_CHARS_MAX, TEXT_BYTES_MAX,
+    METADATA_KEYS_MAX, METADATA_VALUES_MAX, ORIGIN_BYTES_MAX, QUOTED_CHARS_MAX, TEXT_BYTES_MAX,
 };
 use crate::machine::entry::{Body, CustomPayload, Entry};
 use crate::machine::ids::EntryId;
-use crate::machine::json::{Json, Object};
-use crate::machine::message::{AgentMessage, Message};
+use crate::machine::json::{Json, JsonObject, Object, values_below};
+use crate::machine::message::Message;
 use crate::machine::refusal::Refusal;
+use crate::machine::session::{self, SessionMeta};
 
-pub fn invalid(words: impl Into<String>) -> Refusal {
-    Refusal::RequestInvalid(words.into())
+pub fn invalid(why: impl Into<String>) -> Refusal {
+    Refusal::RequestInvalid(why.into())
 }
 
-/// Text fit for an error: an offender may be megabytes long.
+/// Cuts a quoted value for an error: it may be megabytes long.
 pub fn shortened(text: &str) -> String {
     match text.char_indices().nth(QUOTED_CHARS_MAX) {
         Some((end, _)) => format!("{}…", &text[..end]),
@@ -26,7 +29,7 @@ pub fn shortened(text: &str) -> String {
     }
 }
 
-/// An id that names something. Any Unicode will do.
+/// The id of something that exists. Any Unicode text is allowed.
 pub fn id(field: &str, id: &str) -> Result<(), Refusal> {
     at_most(field, id.len(), ID_BYTES_MAX)
 }
@@ -35,7 +38,7 @@ pub fn optional_id(field: &str, id: Option<&EntryId>) -> Result<(), Refusal> {
     id.map_or(Ok(()), |id| self::id(field, id.as_str()))
 }
 
-/// An id under which something may come to be: it must say something.
+/// The id of something that may be created. It must not be empty.
 pub fn new_id(field: &str, id: &str) -> Result<(), Refusal> {
     if id.is_empty() {
         return Err(invalid(format!("{field} is empty: give at least one character")));
@@ -51,39 +54,78 @@ pub fn cursor(cursor: Option<&str>) -> Result<(), Refusal> {
     cursor.map_or(Ok(()), |cursor| at_most("cursor", cursor.len(), CURSOR_BYTES_MAX))
 }
 
-pub fn metadata(field: &str, metadata: Option<&Object>) -> Result<(), Refusal> {
+/// Metadata as it was sent. Its size is checked before it is parsed.
+pub fn metadata(field: &str, text: Option<JsonObject>) -> Result<Option<Object>, Refusal> {
+    let Some(text) = text else { return Ok(None) };
+    at_most(field, text.text().len(), METADATA_BYTES_MAX)?;
+    values(field, values_below(text.text()))?;
+    let metadata = session::metadata(&text).map_err(|error| invalid(format!("{field} {error}")))?;
+    parsed_metadata(field, Some(&metadata))?;
+    Ok(Some(metadata))
+}
+
+/// Metadata that was parsed as a part of a session's record.
+fn parsed_metadata(field: &str, metadata: Option<&Object>) -> Result<(), Refusal> {
     let Some(metadata) = metadata else { return Ok(()) };
     let keys = metadata.len();
     if keys > METADATA_KEYS_MAX {
         return Err(invalid(format!("{field} has {keys} keys, at most {METADATA_KEYS_MAX} are allowed")));
     }
+    values(field, metadata.values().map(count).sum())?;
     at_most(field, printed_bytes(metadata), METADATA_BYTES_MAX)
 }
 
-pub fn origin(field: &str, origin: Option<&Object>) -> Result<Option<Json>, Refusal> {
-    let origin = origin.map(Json::print);
+/// The values in a value, including itself.
+fn count(value: &Value) -> usize {
+    match value {
+        Value::Object(fields) => 1 + fields.values().map(count).sum::<usize>(),
+        Value::Array(items) => 1 + items.iter().map(count).sum::<usize>(),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => 1,
+    }
+}
+
+fn values(field: &str, values: usize) -> Result<(), Refusal> {
+    if values > METADATA_VALUES_MAX {
+        return Err(invalid(format!("{field} has {values} values, at most {METADATA_VALUES_MAX} are allowed")));
+    }
+    Ok(())
+}
+
+pub fn origin(field: &str, origin: Option<JsonObject>) -> Result<Option<Json>, Refusal> {
+    let origin = origin.map(JsonObject::into_json);
     at_most(field, origin.as_ref().map_or(0, |origin| origin.text().len()), ORIGIN_BYTES_MAX)?;
     Ok(origin)
 }
 
-/// A value that is stored as text.
-pub fn body<T: Serialize>(field: &str, value: &T) -> Result<Json, Refusal> {
-    let body = Json::print(value);
+/// A value that is stored as JSON text.
+pub fn body(field: &str, body: Json) -> Result<Json, Refusal> {
     at_most(field, body.text().len(), BODY_BYTES_MAX)?;
     Ok(body)
 }
 
-pub fn message(field: &str, message: &AgentMessage) -> Result<Message, Refusal> {
-    let message = Message::new(message);
+pub fn message(field: &str, ClientMessage(message): ClientMessage) -> Result<Message, Refusal> {
     at_most(field, message.body.text().len(), BODY_BYTES_MAX)?;
     Ok(message)
 }
 
 pub fn custom(field: &str, payload: CustomPayload) -> Result<Body, Refusal> {
     let CustomPayload { custom_type, data } = payload;
-    let body = Body::Custom { custom_type, data: Json::print(&data) };
+    let body = Body::Custom { custom_type, data };
     at_most(field, body.bytes(), BODY_BYTES_MAX)?;
     Ok(body)
+}
+
+/// A session's record as a whole.
+pub fn meta(field: &str, meta: &SessionMeta) -> Result<(), Refusal> {
+    new_id(&format!("{field}.session_id"), meta.session_id.as_str())?;
+    text(&format!("{field}.title"), Some(&meta.title))?;
+    text(&format!("{field}.description"), Some(&meta.description))?;
+    text(&format!("{field}.status_reason"), meta.status_reason.as_deref())?;
+    parsed_metadata(&format!("{field}.metadata"), meta.metadata.as_ref())?;
+    match &meta.forked_from {
+        Some(source) => id(&format!("{field}.forked_from"), source.as_str()),
+        None => Ok(()),
+    }
 }
 
 /// A raw entry, as bridges write them.
@@ -97,8 +139,9 @@ pub fn entry(field: &str, entry: &Entry) -> Result<(), Refusal> {
 
 pub fn batch(field: &str, length: usize) -> Result<(), Refusal> {
     if length > BATCH_LENGTH_MAX {
-        let words = format!("{field} has {length} items, at most {BATCH_LENGTH_MAX} are allowed: send several calls");
-        return Err(invalid(words));
+        return Err(invalid(format!(
+            "{field} has {length} items, at most {BATCH_LENGTH_MAX} are allowed: send several calls"
+        )));
     }
     Ok(())
 }
@@ -117,7 +160,7 @@ fn at_most(field: &str, bytes: usize, bytes_max: usize) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// How long a value is in print, without keeping the print.
+/// The length of a value as JSON, without building the text.
 fn printed_bytes<T: Serialize>(value: &T) -> usize {
     struct Counter(usize);
     impl io::Write for Counter {
@@ -132,7 +175,7 @@ fn printed_bytes<T: Serialize>(value: &T) -> usize {
     let mut counter = Counter(0);
     match serde_json::to_writer(&mut counter, value) {
         Ok(()) => counter.0,
-        // What cannot be printed has no acceptable size.
+        // A value that cannot be serialised exceeds every limit.
         Err(_) => usize::MAX,
     }
 }
@@ -143,8 +186,8 @@ mod tests {
 
     use super::*;
 
-    fn object(value: serde_json::Value) -> Object {
-        value.as_object().unwrap().clone()
+    fn object(value: Value) -> Option<JsonObject> {
+        serde_json::from_str(&value.to_string()).unwrap()
     }
 
     #[test]
@@ -155,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn any_unicode_is_an_id_but_nothing_is_not() {
+    fn any_unicode_is_an_id_but_the_empty_text_is_not() {
         for good in ["../escape/chat 42:?", "🦀", "\u{0}", " "] {
             assert!(new_id("entry_id", good).is_ok(), "{good:?}");
         }
@@ -164,13 +207,30 @@ mod tests {
 
     #[test]
     fn metadata_is_bounded_in_keys_and_in_bytes() {
-        let keys: Object = (0..=METADATA_KEYS_MAX).map(|n| (n.to_string(), json!(1))).collect();
-        let error = metadata("metadata", Some(&keys)).unwrap_err();
+        let keys: Value = (0..=METADATA_KEYS_MAX).map(|n| (n.to_string(), json!(1))).collect();
+        let error = metadata("metadata", object(keys)).unwrap_err();
         assert_eq!(error.to_string(), "metadata has 257 keys, at most 256 are allowed");
-        let frame = object(json!({"k": ""}));
-        let room = METADATA_BYTES_MAX - Json::print(&frame).text().len();
-        assert!(metadata("metadata", Some(&object(json!({"k": "x".repeat(room)})))).is_ok());
-        assert!(metadata("metadata", Some(&object(json!({"k": "x".repeat(room + 1)})))).is_err());
+        let room = METADATA_BYTES_MAX - r#"{"k":""}"#.len();
+        assert!(metadata("metadata", object(json!({"k": "x".repeat(room)}))).is_ok());
+        assert!(metadata("metadata", object(json!({"k": "x".repeat(room + 1)}))).is_err());
+        assert!(metadata("metadata", object(json!({"k": vec![1; METADATA_VALUES_MAX - 1]}))).is_ok());
+        let error = metadata("metadata", object(json!({"k": vec![1; METADATA_VALUES_MAX]}))).unwrap_err();
+        assert_eq!(error.to_string(), "metadata has 2001 values, at most 2000 are allowed");
+    }
+
+    #[test]
+    fn metadata_with_an_integer_that_would_change_is_refused_by_name() {
+        let read = |text: &str| metadata("metadata", serde_json::from_str(text).unwrap());
+        for number in ["18446744073709551615", "-9223372036854775808", "0", "1.5", "1e30"] {
+            assert!(read(&format!(r#"{{"n":[{number}]}}"#)).is_ok(), "{number}");
+        }
+        for number in ["18446744073709551616", "-9223372036854775809", "12345678901234567890123"] {
+            let error = read(&format!(r#"{{"n":{{"m":{number}}}}}"#)).unwrap_err().to_string();
+            assert_eq!(
+                error,
+                format!("metadata has the integer {number}, which does not fit 64 bits: write it as a string")
+            );
+        }
     }
 
     #[test]

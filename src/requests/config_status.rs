@@ -1,41 +1,43 @@
-//! `session::config-status`: how the last reload of the configuration went. Answered by the node itself.
+//! `session::config-status`: the result of the last reload of the configuration. Answered by the node itself.
+
+use std::fmt::Display;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{Decision, Done, Operation};
 
-/// Takes nothing.
+/// Has no fields.
 #[derive(Debug, Deserialize, JsonSchema)]
 pub struct ConfigStatusRequest {}
 
-/// What the last attempt to reload came to.
+/// The result of the last reload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ReloadOutcome {
-    /// The node runs the configuration it read last.
+    /// The node uses the configuration that it read last.
     Applied,
-    /// What was read last could not be put to work: the node runs the one before.
+    /// The configuration that was read last cannot be used. The node keeps the one before.
     Rejected,
 }
 
-/// How reloads went since the node started.
+/// The reloads since the node started.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct ReloadStatus {
     pub last_outcome: ReloadOutcome,
     /// Why the last reload was rejected.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_error: Option<String>,
-    /// Reloads rejected since the node started; never goes down.
+    /// Number of rejected reloads since the node started.
     pub rejected_reloads: u64,
 }
 
 impl ReloadStatus {
-    /// The configuration a node starts with is an applied one: a bad one is fatal at boot.
+    /// A node does not start with a bad configuration, so the first one counts as applied.
     pub const AT_BOOT: ReloadStatus =
         ReloadStatus { last_outcome: ReloadOutcome::Applied, last_error: None, rejected_reloads: 0 };
 
-    pub fn record(&mut self, result: &Result<(), String>) {
+    pub fn record<E: Display>(&mut self, result: &Result<(), E>) {
         match result {
             Ok(()) => {
                 self.last_outcome = ReloadOutcome::Applied;
@@ -43,7 +45,7 @@ impl ReloadStatus {
             }
             Err(why) => {
                 self.last_outcome = ReloadOutcome::Rejected;
-                self.last_error = Some(why.clone());
+                self.last_error = Some(why.to_string());
                 self.rejected_reloads += 1;
             }
         }
@@ -53,7 +55,7 @@ impl ReloadStatus {
 impl Operation for ConfigStatusRequest {
     const ID: &'static str = "session::config-status";
     const DESCRIPTION: &'static str =
-        "Tell how the last reload of the configuration went, and how many were rejected since the node started.";
+        "Show the result of the last reload of the configuration, and the number of rejected reloads.";
     type Response = ReloadStatus;
 
     fn decision(self) -> Decision {
@@ -76,7 +78,7 @@ mod tests {
         status.record(&Err("data_dir is gone".to_owned()));
         assert_eq!(status.last_outcome, ReloadOutcome::Rejected);
         assert_eq!(status.last_error.as_deref(), Some("data_dir is gone"));
-        status.record(&Ok(()));
+        status.record(&Ok::<(), String>(()));
         assert_eq!(
             status,
             ReloadStatus { last_outcome: ReloadOutcome::Applied, last_error: None, rejected_reloads: 1 }

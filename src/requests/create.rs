@@ -1,4 +1,4 @@
-//! `session::create`: a new session under an id of our choosing.
+//! `session::create`: creates a session with a generated id.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -6,19 +6,20 @@ use serde::{Deserialize, Serialize};
 use super::{Limits, Mutation, checks};
 use crate::machine::apply::create::CreateSession;
 use crate::machine::ids::SessionId;
-use crate::machine::json::Object;
+use crate::machine::json::{JsonObject, Object};
 use crate::machine::refusal::Refusal;
 use crate::machine::session::SessionMeta;
 use crate::machine::{Answer, Command};
 
 #[derive(Debug, Deserialize, JsonSchema)]
 pub struct CreateRequest {
-    /// What to call the session; empty when left out.
+    /// The title; by default empty.
     pub title: Option<String>,
-    /// What the session is about; empty when left out.
+    /// The description; by default empty.
     pub description: Option<String>,
-    /// App-defined facts, such as an owner, that lists and bindings can filter on.
-    pub metadata: Option<Object>,
+    /// Data of the application, such as an owner. Lists and subscriptions can filter on it.
+    #[schemars(with = "Option<Object>")]
+    pub metadata: Option<JsonObject>,
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
@@ -28,19 +29,19 @@ pub struct CreateResponse {
 }
 
 impl CreateRequest {
-    /// The record a new session starts with; `session::ensure` begins sessions alike.
+    /// Checks the fields of a new session. `session::ensure` uses it too.
     pub(super) fn session(self) -> Result<CreateSession, Refusal> {
         let CreateRequest { title, description, metadata } = self;
         checks::text("title", title.as_deref())?;
         checks::text("description", description.as_deref())?;
-        checks::metadata("metadata", metadata.as_ref())?;
+        let metadata = checks::metadata("metadata", metadata)?;
         Ok(CreateSession { title: title.unwrap_or_default(), description: description.unwrap_or_default(), metadata })
     }
 }
 
 impl Mutation for CreateRequest {
     const ID: &'static str = "session::create";
-    const DESCRIPTION: &'static str = "Start a session under a new id, idle and empty; fires session::created.";
+    const DESCRIPTION: &'static str = "Create an empty, idle session with a new id; fires session::created.";
     type Response = CreateResponse;
 
     fn command(self, _limits: &Limits) -> Result<Command, Refusal> {

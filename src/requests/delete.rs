@@ -1,4 +1,4 @@
-//! `session::delete`: removes a session with all it holds.
+//! `session::delete`: removes a session with all its entries.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -16,13 +16,13 @@ pub struct DeleteRequest {
 
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct DeleteResponse {
-    /// False when there was no such session; then no event fired either.
+    /// False if there was no such session. No event fires then.
     pub deleted: bool,
 }
 
 impl Mutation for DeleteRequest {
     const ID: &'static str = "session::delete";
-    const DESCRIPTION: &'static str = "Remove a session and its entries; its forks live on. Fires session::deleted.";
+    const DESCRIPTION: &'static str = "Remove a session and its entries; its forks stay. Fires session::deleted.";
     type Response = DeleteResponse;
 
     fn command(self, _limits: &Limits) -> Result<Command, Refusal> {

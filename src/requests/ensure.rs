@@ -1,4 +1,4 @@
-//! `session::ensure`: a session under the caller's id, created only when missing.
+//! `session::ensure`: creates a session with the caller's id unless it exists.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -7,35 +7,36 @@ use super::create::CreateRequest;
 use super::{Limits, Mutation, checks};
 use crate::machine::apply::ensure::EnsureSession;
 use crate::machine::ids::SessionId;
-use crate::machine::json::Object;
+use crate::machine::json::{JsonObject, Object};
 use crate::machine::refusal::Refusal;
 use crate::machine::session::SessionMeta;
 use crate::machine::{Answer, Command};
 
 #[derive(Debug, Deserialize, JsonSchema)]
 pub struct EnsureRequest {
-    /// The id the session has, or is to have.
+    /// The id of the session.
     pub session_id: SessionId,
-    /// Used only when the session is created.
+    /// Used only if the session is created.
     pub title: Option<String>,
-    /// Used only when the session is created.
+    /// Used only if the session is created.
     pub description: Option<String>,
-    /// Used only when the session is created.
-    pub metadata: Option<Object>,
+    /// Used only if the session is created.
+    #[schemars(with = "Option<Object>")]
+    pub metadata: Option<JsonObject>,
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct EnsureResponse {
     pub session_id: SessionId,
     pub meta: SessionMeta,
-    /// Whether this call made the session.
+    /// Whether this call created the session.
     pub created: bool,
 }
 
 impl Mutation for EnsureRequest {
     const ID: &'static str = "session::ensure";
     const DESCRIPTION: &'static str =
-        "Create a session under the given id when there is none (fires session::created), otherwise just read it.";
+        "Create a session with the given id unless it exists (fires session::created); otherwise read it.";
     type Response = EnsureResponse;
 
     fn command(self, _limits: &Limits) -> Result<Command, Refusal> {

@@ -1,164 +1,58 @@
-//! Owns: the words for a body that does not parse: what is wrong, and where. Runs only after parsing failed.
-//!
-//! Types told apart by a tag (messages, content blocks, entries) are read through a buffer that forgets where it was,
-//! so below such a value the place is found by trying: the field without which the complaint changes is the culprit.
+//! Owns: the error for a body that does not parse: what is wrong, and where. Runs only after parsing has failed.
 
-use serde::Deserialize;
 use serde::de::DeserializeOwned;
-use serde_json::Value;
-use serde_path_to_error::Segment;
 
 use super::checks::{invalid, shortened};
-use crate::machine::entry::SessionEntry;
-use crate::machine::message::{AgentMessage, ContentBlock};
 use crate::machine::refusal::Refusal;
+use crate::machine::tagged::separator;
 
-/// Trying costs a few parses of the value; a larger body is explained by its top-level path alone.
-const TRIED_BYTES_MAX: usize = 1024 * 1024;
-
-/// Why `body` is no `T`.
+/// Why `body` is not a `T`.
 pub fn refusal<T: DeserializeOwned>(body: &str) -> Refusal {
-    let mut reader = serde_json::Deserializer::from_str(body);
+    invalid(format!("invalid request: {}", reason::<T>(body)))
+}
+
+/// The same in words, for a text that is part of a body.
+pub fn reason<T: DeserializeOwned>(text: &str) -> String {
+    let mut reader = serde_json::Deserializer::from_str(text);
     let fault = match serde_path_to_error::deserialize::<_, T>(&mut reader) {
         Err(fault) => fault,
         Ok(_) => {
             let why = reader.end().map_or_else(|error| error.to_string(), |()| "cannot be read".to_owned());
-            return invalid(format!("invalid request: {}", shortened(&why)));
+            return shortened(&why);
         }
     };
-    let mut why = words(fault.inner());
-    // In broken JSON the place is the line and column; a path would only say how far the reader came.
+    let why = message(fault.inner());
+    // For broken JSON the message has line and column, which are more useful than a path.
     if !fault.inner().is_data() {
-        return invalid(format!("invalid request: {}", shortened(&why)));
+        return shortened(&why);
     }
-    let mut place = place(fault.path());
-    if body.len() <= TRIED_BYTES_MAX
-        && let Ok(value) = serde_json::from_str::<Value>(body)
-        && let Some((node, tagged)) = tagged_node(&value, fault.path())
-    {
-        tagged.narrow(node, &mut place, &mut why);
-    }
-    let what = if place.is_empty() { why } else { format!("{place}: {why}") };
-    invalid(format!("invalid request: {}", shortened(&what)))
+    let what = match path_text(fault.path()) {
+        root if root.is_empty() => why.trim_start_matches('.').to_owned(),
+        path => format!("{path}{}{why}", separator(&why)),
+    };
+    shortened(&what)
 }
 
 /// `message.content[1]`; empty for the body itself.
-fn place(path: &serde_path_to_error::Path) -> String {
+fn path_text(path: &serde_path_to_error::Path) -> String {
     match path.to_string() {
         root if root == "." => String::new(),
-        place => place,
+        below => below,
     }
 }
 
-/// Serde's words. Line and column help a reader of broken JSON; of a wrong value the path says more.
-fn words(error: &serde_json::Error) -> String {
+/// serde's message. For a wrong value the path replaces line and column.
+fn message(error: &serde_json::Error) -> String {
     let printed = error.to_string();
     match printed.rsplit_once(" at line ") {
-        Some((words, _)) if error.is_data() => words.to_owned(),
+        Some((message, _)) if error.is_data() => message.to_owned(),
         _ => printed,
-    }
-}
-
-/// A type told apart by a tag.
-#[derive(Clone, Copy)]
-enum Tagged {
-    Message,
-    Block,
-    Entry,
-}
-
-/// The value a path ends at, where that is of a tagged type.
-fn tagged_node<'a>(body: &'a Value, path: &serde_path_to_error::Path) -> Option<(&'a Value, Tagged)> {
-    let mut node = body;
-    let mut field = "";
-    for segment in path.iter() {
-        match segment {
-            Segment::Seq { index } => node = node.get(index)?,
-            Segment::Map { key } => {
-                node = node.get(key)?;
-                field = key;
-            }
-            Segment::Enum { .. } | Segment::Unknown => return None,
-        }
-    }
-    let in_array = matches!(path.iter().next_back(), Some(Segment::Seq { .. }));
-    Some((node, Tagged::under(field, in_array)?))
-}
-
-impl Tagged {
-    /// What stands under a field of this name, or in the array under it.
-    fn under(field: &str, in_array: bool) -> Option<Tagged> {
-        match (field, in_array) {
-            ("message", false) | ("messages", true) => Some(Tagged::Message),
-            ("content", true) => Some(Tagged::Block),
-            ("entry", false) => Some(Tagged::Entry),
-            _ => None,
-        }
-    }
-
-    fn tag(self) -> &'static str {
-        match self {
-            Tagged::Message => "role",
-            Tagged::Block => "type",
-            Tagged::Entry => "kind",
-        }
-    }
-
-    fn complaint(self, value: &Value) -> Option<String> {
-        match self {
-            Tagged::Message => AgentMessage::deserialize(value).err(),
-            Tagged::Block => ContentBlock::deserialize(value).err(),
-            Tagged::Entry => SessionEntry::deserialize(value).err(),
-        }
-        .map(|error| words(&error))
-    }
-
-    /// Follows a complaint down to the field it is about.
-    fn narrow(self, value: &Value, place: &mut String, why: &mut String) {
-        let (Some(complaint), Value::Object(fields)) = (self.complaint(value), value) else { return };
-        why.clone_from(&complaint);
-        // A tagged value below that says the same is where it comes from.
-        let below = fields.iter().flat_map(|(name, value)| tagged_children(name, value));
-        if let Some((step, value, tagged)) =
-            below.into_iter().find(|(_, value, tagged)| tagged.complaint(value).as_ref() == Some(&complaint))
-        {
-            place.push_str(&step);
-            return tagged.narrow(value, place, why);
-        }
-        // A missing field is named by the complaint itself.
-        if complaint.starts_with("missing field") {
-            return;
-        }
-        // The tag comes last: without it every complaint is another one.
-        let (tags, others): (Vec<_>, Vec<_>) = fields.keys().partition(|name| *name == self.tag());
-        let culprit = others.into_iter().chain(tags).find(|name| {
-            let mut without = fields.clone();
-            without.remove(*name);
-            self.complaint(&Value::Object(without)).as_ref() != Some(&complaint)
-        });
-        if let Some(name) = culprit {
-            place.push('.');
-            place.push_str(name);
-        }
-    }
-}
-
-/// The tagged values of one field, each with the step that leads to it.
-fn tagged_children<'a>(name: &str, value: &'a Value) -> Vec<(String, &'a Value, Tagged)> {
-    if let Some(tagged) = Tagged::under(name, false) {
-        return vec![(format!(".{name}"), value, tagged)];
-    }
-    match (Tagged::under(name, true), value) {
-        (Some(tagged), Value::Array(items)) => {
-            items.iter().enumerate().map(|(at, item)| (format!(".{name}[{at}]"), item, tagged)).collect()
-        }
-        _ => Vec::new(),
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     use super::*;
     use crate::requests::append::AppendRequest;
@@ -190,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn the_place_is_found_below_tagged_values_too() {
+    fn the_field_is_found_below_tagged_values_too() {
         let append = |message: Value| explained::<AppendRequest>(json!({"session_id": "s", "message": message}));
         assert_eq!(
             append(json!({"role": "robot", "content": [], "timestamp": 1})),
@@ -210,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn the_place_is_found_in_arrays_and_entries() {
+    fn the_field_is_found_in_arrays_and_entries() {
         let good = json!({"role": "user", "content": [], "timestamp": 1});
         let bad = json!({"role": "user", "content": [{"type": "smell"}], "timestamp": 1});
         let expected = "expected one of `text`, `image`, `thinking`, `function_call`, `function_result`";
@@ -243,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn an_endless_offender_is_cut_short() {
+    fn a_long_wrong_value_is_cut() {
         let words = explained::<ListRequest>(json!({"status": "x".repeat(1_000_000)}));
         assert!(words.len() < 600, "{}", words.len());
     }

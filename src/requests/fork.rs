@@ -1,4 +1,4 @@
-//! `session::fork`: a new session that begins as a copy of a path.
+//! `session::fork`: creates a session as a copy of a path of another one.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -14,15 +14,15 @@ use crate::machine::{Answer, Command};
 pub struct ForkRequest {
     /// The session to copy from.
     pub session_id: SessionId,
-    /// The last entry to copy: everything from the root to it goes along, under fresh ids.
+    /// The last entry to copy. All entries from the root to it are copied, with new ids.
     pub entry_id: EntryId,
-    /// The new session's title; the source's when left out.
+    /// The title of the new session; by default that of the source.
     pub title: Option<String>,
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct ForkResponse {
-    /// The new session; its record says where it came from in `forked_from`.
+    /// The new session. Its `forked_from` names the source.
     pub session_id: SessionId,
     pub meta: SessionMeta,
 }

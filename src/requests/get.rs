@@ -21,7 +21,7 @@ pub struct GetResponse {
 
 impl Question for GetRequest {
     const ID: &'static str = "session::get";
-    const DESCRIPTION: &'static str = "Read a session's record; null when there is no such session.";
+    const DESCRIPTION: &'static str = "Read a session's record; null if there is no such session.";
     type Response = Option<GetResponse>;
 
     fn query(self, _limits: &Limits) -> Result<Query, Refusal> {

@@ -23,7 +23,7 @@ pub struct GetMessageResponse {
 
 impl Question for GetMessageRequest {
     const ID: &'static str = "session::get-message";
-    const DESCRIPTION: &'static str = "Read one entry by its id; null when the session or the entry is unknown.";
+    const DESCRIPTION: &'static str = "Read one entry by its id; null if the session or the entry does not exist.";
     type Response = Option<GetMessageResponse>;
 
     fn query(self, _limits: &Limits) -> Result<Query, Refusal> {

@@ -1,38 +1,40 @@
-//! Owns: how large a request may be, with the reason for each bound. They guard memory, log and wire, not taste.
+//! Owns: the size limits of requests and the reason for each. They protect memory, the log and the wire.
 
-/// Ids become keys of the store, and a cursor carries one in hexadecimal.
+/// Ids are part of storage keys, and cursors contain them in hexadecimal.
 pub const ID_BYTES_MAX: usize = 1024;
 
-/// Titles, descriptions and reasons ride in every page of `session::list`.
+/// Titles, descriptions and reasons are part of every page of `session::list`.
 pub const TEXT_BYTES_MAX: usize = 64 * 1024;
 
-/// Metadata is kept in each session's record and compared on every event.
-pub const METADATA_BYTES_MAX: usize = 64 * 1024;
+pub use crate::machine::session::METADATA_BYTES_MAX;
 
-/// Each top-level key of the metadata is an entry of an index.
+/// Values in the metadata, at any depth. Metadata is kept parsed, and a small object takes 600 bytes then.
+pub const METADATA_VALUES_MAX: usize = 2000;
+
+/// Each top-level key of the metadata has an index entry.
 pub const METADATA_KEYS_MAX: usize = 256;
 
-/// Origin is correlation, echoed on every event of its entry, not a place for content.
+/// The origin is repeated in every event of its entry.
 pub const ORIGIN_BYTES_MAX: usize = 64 * 1024;
 
-/// One body: a page of a few must still fit a frame of 64 MiB, in the log as on the wire.
+/// One body. A page of several bodies must fit into a frame of 64 MiB.
 pub const BODY_BYTES_MAX: usize = 16 * 1024 * 1024;
 
-/// Messages of one append-many, events of one publish-events: a batch is one log record, applied in one step.
+/// Messages of one append-many, or events of one publish-events. A batch is one log record and is applied in one step.
 pub const BATCH_LENGTH_MAX: usize = 1000;
 
-/// All bodies of one batch together: half a frame, so that the record still fits with everything around it.
+/// All bodies of one batch together. Half a frame, so that the log record fits into a frame with its other fields.
 pub const BATCH_BYTES_MAX: usize = 32 * 1024 * 1024;
 
-/// One response must fit a frame of the SDKs (64 MiB) with everything around it.
+/// One response must fit into a frame of the SDKs (64 MiB) with its other fields.
 pub const RESPONSE_BYTES_MAX: usize = 63 * 1024 * 1024;
 
-/// Our cursors are at most an id in hexadecimal and a few words.
+/// A cursor contains at most one id in hexadecimal and some short fields.
 pub const CURSOR_BYTES_MAX: usize = 8 * 1024;
 
-/// JSON readers stop at 128 levels, ours and those of the SDKs. A body comes back a few levels deeper than it was
-/// sent (frame, result, page, item), and what was accepted must be readable.
+/// JSON parsers stop at 128 levels, here and in the SDKs. A response nests a body some levels deeper than the request
+/// did (frame, result, page, item), and every accepted body must be readable.
 pub const DEPTH_MAX: usize = 120;
 
-/// An error quotes what it complains about, up to here.
+/// An error quotes at most this much of a wrong value.
 pub const QUOTED_CHARS_MAX: usize = 400;

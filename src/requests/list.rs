@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{Limits, Question, checks};
-use crate::machine::json::Object;
+use crate::machine::json::{JsonObject, Object};
 use crate::machine::query::list::ListQuery;
 use crate::machine::refusal::Refusal;
 use crate::machine::session::{SessionMeta, SessionStatus};
@@ -13,34 +13,35 @@ use crate::machine::{Found, Query};
 
 #[derive(Debug, Deserialize, JsonSchema)]
 pub struct ListRequest {
-    /// Only sessions in this status.
+    /// Only sessions with this status.
     pub status: Option<SessionStatus>,
-    /// Only sessions whose metadata has every one of these keys with an equal value.
-    pub metadata: Option<Object>,
-    /// `updated_desc` when left out.
+    /// Only sessions whose metadata has all these keys with equal values.
+    #[schemars(with = "Option<Object>")]
+    pub metadata: Option<JsonObject>,
+    /// The order; by default `updated_desc`.
     pub order: Option<ListOrder>,
-    /// Where the page before this one ended, as it said in `next_cursor`.
+    /// The `next_cursor` of the previous page.
     pub cursor: Option<String>,
-    /// How many sessions at most; clamped to what the configuration allows.
+    /// The largest number of sessions; limited by the configuration.
     pub limit: Option<usize>,
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct ListResponse {
     pub sessions: Vec<SessionMeta>,
-    /// There is more: the cursor of the next page.
+    /// The cursor of the next page; absent on the last page.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub next_cursor: Option<String>,
 }
 
 impl Question for ListRequest {
     const ID: &'static str = "session::list";
-    const DESCRIPTION: &'static str = "Page through sessions, narrowed by status and metadata, in a chosen order.";
+    const DESCRIPTION: &'static str = "Page through sessions, filtered by status and metadata, in a chosen order.";
     type Response = ListResponse;
 
     fn query(self, limits: &Limits) -> Result<Query, Refusal> {
         let ListRequest { status, metadata, order, cursor, limit } = self;
-        checks::metadata("metadata", metadata.as_ref())?;
+        let metadata = checks::metadata("metadata", metadata)?;
         checks::cursor(cursor.as_deref())?;
         let order = order.unwrap_or(ListOrder::UpdatedDesc);
         Ok(Query::List(ListQuery { order, status, metadata, cursor, limit: limits.page(limit) }))

@@ -1,4 +1,4 @@
-//! `session::messages`: a page of a transcript. The hottest read, so its page is printed by hand.
+//! `session::messages`: a page of a transcript. It is the most frequent read, so its page is printed by hand.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -15,27 +15,27 @@ use crate::machine::{Found, Query};
 #[derive(Debug, Deserialize, JsonSchema)]
 pub struct MessagesRequest {
     pub session_id: SessionId,
-    /// Read the path that ends at this entry instead of the active leaf.
+    /// Read the path that ends at this entry; by default the active leaf.
     pub from_entry_id: Option<EntryId>,
-    /// Only messages of these roles; custom entries are then left out.
+    /// Only messages with these roles. Custom entries are left out then.
     pub roles: Option<Vec<Role>>,
-    /// Show custom entries too, where they stand on the path.
+    /// Include the custom entries of the path.
     pub include_custom: Option<bool>,
-    /// Where the page before this one ended, as it said in `next_cursor`.
+    /// The `next_cursor` of the previous page.
     pub cursor: Option<String>,
-    /// How many entries at most; clamped to what the configuration allows.
+    /// The largest number of entries; limited by the configuration.
     pub limit: Option<usize>,
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct MessagesResponse {
     pub messages: Vec<MessageItem>,
-    /// There is more: the cursor of the next page.
+    /// The cursor of the next page; absent on the last page.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub next_cursor: Option<String>,
 }
 
-/// An entry of the path: a message or, on request, bookkeeping.
+/// An entry of the path: a message or, on request, a custom entry.
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct MessageItem {
     pub entry_id: EntryId,
@@ -47,7 +47,7 @@ pub struct MessageItem {
     pub custom: Option<CustomItem>,
 }
 
-/// `CustomPayload` with its data still text.
+/// `CustomPayload` with its data as JSON text.
 #[derive(Debug, Serialize)]
 pub struct CustomItem {
     pub custom_type: String,

@@ -1,29 +1,56 @@
-//! What each function of the API takes and gives.
+//! The functions of the API: requests, responses, and the way from one to the other.
 //!
-//! Owns: one file per function with its Request, Response, schemas and stateless checks; the table of all functions.
-//! May touch: the machine's vocabulary. Never: state, time, the wire.
+//! Owns: one file per function with its request, response, schemas and stateless checks; the table of all functions.
+//! Reads: the types of `machine`. Never: state, time, the wire.
 
-pub mod append;
-pub mod append_many;
-pub mod config_status;
-pub mod create;
-pub mod delete;
-pub mod ensure;
-pub mod fork;
-pub mod get;
-pub mod get_message;
-pub mod list;
-pub mod messages;
-pub mod on_config_change;
-pub mod set_active_leaf;
-pub mod set_meta;
-pub mod set_status;
+/// The table of functions. One line declares the module of a function and adds its row to the table:
+/// `kind module::Request`, where `kind` is `mutation`, `question` or `operation`. Nothing else lists functions.
+macro_rules! functions {
+    ($(#[$doc:meta])* $table:ident: $($kind:ident $module:ident::$request:ident,)+) => {
+        $(pub mod $module;)+
+
+        $(#[$doc])*
+        pub(in crate::requests) static $table: &[$crate::requests::Function] =
+            &[$($crate::requests::table::$kind::<$module::$request>()),+];
+    };
+}
+
+functions! {
+    /// The public functions.
+    PUBLIC:
+    mutation create::CreateRequest,
+    mutation ensure::EnsureRequest,
+    question get::GetRequest,
+    question list::ListRequest,
+    mutation set_meta::SetMetaRequest,
+    mutation set_status::SetStatusRequest,
+    mutation delete::DeleteRequest,
+    mutation append::AppendRequest,
+    mutation append_many::AppendManyRequest,
+    mutation update_message::UpdateMessageRequest,
+    question messages::MessagesRequest,
+    question get_message::GetMessageRequest,
+    mutation fork::ForkRequest,
+    mutation set_active_leaf::SetActiveLeafRequest,
+    operation config_status::ConfigStatusRequest,
+    operation on_config_change::OnConfigChangeEvent,
+}
+
+functions! {
+    /// Public functions beyond the published API.
+    DOCUMENTS:
+    question export::ExportRequest,
+}
+
+/// Its row is written by hand: its request may nest deeper than others.
+pub mod import;
+
 pub mod store;
-pub mod update_message;
 
 pub mod limits;
 mod body;
 mod checks;
+mod client_message;
 mod explain;
 mod print;
 mod table;
@@ -41,28 +68,28 @@ use crate::machine::{Answer, Command, Found, Query};
 use config_status::ReloadStatus;
 use store::about::Introduction;
 
-/// Bounds a request is checked against. They come from the configuration and may change while the node runs.
+/// The configured limits of requests. A reload may change them while the node runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Limits {
-    /// Page size of `list` and `messages` when the request names none.
+    /// Page size of `list` and `messages` if the request names none.
     pub default_list_limit: usize,
-    /// The largest page a request can ask for.
+    /// The largest page size that a request can ask for.
     pub max_list_limit: usize,
 }
 
 impl Limits {
-    /// The page size for what a request asked: at least one, at most the maximum.
+    /// The page size for a request: at least one, at most the maximum.
     pub fn page(&self, asked: Option<usize>) -> usize {
         asked.unwrap_or(self.default_list_limit).clamp(1, self.max_list_limit.max(1))
     }
 }
 
-/// What a request turned out to be.
+/// What a checked request asks the node to do.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Decision {
     Propose(Command),
     Ask(Query),
-    /// `session::store::propose`: a mutation of `function`, ordered by a bridge under a name of its own.
+    /// `session::store::propose`: a mutation of `function` on behalf of a bridge, deduplicated by `request_id`.
     ProposeOnce {
         command: Command,
         request_id: RequestId,
@@ -74,11 +101,11 @@ pub enum Decision {
     },
     /// `session::config-status`: answered by the node itself.
     ConfigStatus,
-    /// `session::on-config-change`: carried out by the node itself.
+    /// `session::on-config-change`: executed by the node itself.
     ReloadConfig,
 }
 
-/// A function that mutates: its request becomes a command, the machine's answer its response.
+/// A function that writes: its request becomes a command, and the machine's answer becomes its response.
 pub trait Mutation: DeserializeOwned + JsonSchema {
     const ID: &'static str;
     const DESCRIPTION: &'static str;
@@ -88,7 +115,7 @@ pub trait Mutation: DeserializeOwned + JsonSchema {
     /// Stateless checks, then the command.
     fn command(self, limits: &Limits) -> Result<Command, Refusal>;
 
-    /// `None`: the machine answered something this function never asked for (a bug, reported as such).
+    /// `None`: the answer belongs to another command. This is a bug and is reported as one.
     fn response(answer: Answer) -> Option<Self::Response>;
 }
 
@@ -102,17 +129,19 @@ pub trait Question: DeserializeOwned + JsonSchema {
     fn query(self, limits: &Limits) -> Result<Query, Refusal>;
     fn response(found: Found) -> Option<Self::Response>;
 
-    /// The response as text. Functions that answer with stored bodies print them without reading them again.
+    /// The response as JSON text. Functions that return stored bodies copy their text without parsing it.
     fn print(found: Found) -> Option<String> {
         serde_json::to_string(&Self::response(found)?).ok()
     }
 }
 
-/// A function about the node itself: no state is read or written.
+/// A function about the node itself. It reads and writes no sessions.
 pub trait Operation: DeserializeOwned + JsonSchema {
     const ID: &'static str;
     const DESCRIPTION: &'static str;
     const INTERNAL: bool = false;
+    /// Whether it changes the node.
+    const WRITES: bool = false;
     type Response: Serialize + JsonSchema;
 
     fn decision(self) -> Decision;
@@ -120,21 +149,24 @@ pub trait Operation: DeserializeOwned + JsonSchema {
 }
 
 /// One row of the table of functions.
+#[derive(Clone, Copy)]
 pub struct Function {
     /// The kebab-case id, `session::append-many`.
     pub id: &'static str,
     pub description: &'static str,
-    /// Store functions carry `internal: true` in their registration metadata.
+    /// Registered with `internal: true`, for bridges and the engine only.
     pub internal: bool,
+    /// Whether it changes sessions or the node.
+    pub writes: bool,
     pub request_schema: fn() -> RootSchema,
     pub response_schema: fn() -> RootSchema,
     /// Parses and checks a JSON body.
     pub decide: fn(body: &str, limits: &Limits) -> Result<Decision, Refusal>,
-    /// Prints the response to the machine's answer, as JSON text.
+    /// The response as JSON text. `None` if the result belongs to another function, which is a bug.
     pub respond: fn(done: Done) -> Option<String>,
 }
 
-/// What came back for a decision.
+/// The result of a decision.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Done {
     Answered(Answer),

@@ -1,16 +1,16 @@
-//! `session::on-config-change`: the configuration changed, read it again. Carried out by the node itself.
+//! `session::on-config-change`: reloads the configuration. Executed by the node itself.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{Decision, Done, Operation};
 
-/// What a `configuration` trigger tells. Only a hint: the node reads the configuration itself.
+/// The payload of a `configuration` trigger. The node ignores it and reads the configuration itself.
 #[derive(Debug, Deserialize, JsonSchema)]
 pub struct OnConfigChangeEvent {
     /// Which configuration changed.
     #[serde(default)]
-    #[allow(dead_code, reason = "part of the schema; the payload is advice that nobody needs")]
+    #[allow(dead_code, reason = "part of the published schema; the node reads the configuration itself")]
     pub id: Option<String>,
 }
 
@@ -21,9 +21,9 @@ pub struct OnConfigChangeResponse {
 
 impl Operation for OnConfigChangeEvent {
     const ID: &'static str = "session::on-config-change";
-    const DESCRIPTION: &'static str =
-        "Internal: read the configuration again and put it to work; session::config-status tells how that went.";
+    const DESCRIPTION: &'static str = "Internal: reload the configuration; session::config-status shows the result.";
     const INTERNAL: bool = true;
+    const WRITES: bool = true;
     type Response = OnConfigChangeResponse;
 
     fn decision(self) -> Decision {

@@ -1,12 +1,12 @@
-//! Owns: responses made of stored bodies, printed straight into one buffer. A stored body is text already; serde
-//! would scan it again to be sure, which is most of the time of a page. The text is the same, byte for byte.
+//! Owns: responses with stored bodies, written directly into one buffer. A stored body is JSON text already, and serde
+//! would validate it again, which takes most of the time of a page. The output equals serde's byte for byte.
 
 use std::fmt::Write;
 
 use crate::machine::entry::{Body, Entry};
 use crate::machine::query::messages::MessagesPage;
 
-/// Room for the fields around a body; a guess saves growing, a wrong one costs little.
+/// Estimated bytes of the fields around a body, to allocate the buffer once.
 const FRAME_BYTES: usize = 192;
 
 /// A page of `session::messages`.
@@ -110,7 +110,7 @@ fn entry(out: &mut String, entry: &Entry) {
     out.push('}');
 }
 
-/// A JSON string. Ids rarely hold anything to escape; what does is left to serde.
+/// A JSON string. Ids rarely contain characters to escape; those that do are printed by serde.
 fn string(out: &mut String, text: &str) {
     if text.bytes().all(|byte| byte >= 0x20 && byte != b'"' && byte != b'\\') {
         out.push('"');
@@ -129,7 +129,7 @@ mod tests {
     use super::*;
     use crate::machine::Found;
     use crate::machine::ids::EntryId;
-    use crate::machine::json::Json;
+    use crate::machine::json::{Json, List};
     use crate::machine::message::{AgentMessage, ContentBlock, Message};
     use crate::requests::Question;
     use crate::requests::get_message::GetMessageRequest;
@@ -139,8 +139,8 @@ mod tests {
 
     fn any_body() -> impl Strategy<Value = Body> {
         let message = any::<String>().prop_map(|text| {
-            let content = vec![ContentBlock::Text { text }];
-            Body::Message(Message::new(&AgentMessage::User { content, timestamp: 1 }))
+            let content = List::of(&[ContentBlock::Text { text }]);
+            Body::Message(Message::new(AgentMessage::User { content, timestamp: 1 }))
         });
         let custom = (any::<String>(), any::<Option<String>>())
             .prop_map(|(custom_type, data)| Body::Custom { custom_type, data: Json::print(&json!({ "x": data })) });
@@ -160,7 +160,7 @@ mod tests {
         })
     }
 
-    /// The text of serde is what every printer here must give.
+    /// Every printer must give the same text as serde.
     fn prints_as_serde<Q: Question>(found: Found) {
         let spelled = serde_json::to_string(&Q::response(found.clone()).unwrap()).unwrap();
         assert_eq!(Q::print(found).unwrap(), spelled);
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_to_another_question_is_not_printed() {
+    fn the_result_of_another_query_is_not_printed() {
         assert_eq!(MessagesRequest::print(Found::Leaf(None)), None);
         assert_eq!(GetMessageRequest::print(Found::Leaf(None)), None);
         assert_eq!(GetEntryRequest::print(Found::Metas(Vec::new())), None);

@@ -1,4 +1,4 @@
-//! `session::set-active-leaf`: switches the branch.
+//! `session::set-active-leaf`: switches to another branch.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -12,7 +12,7 @@ use crate::machine::{Answer, Command};
 #[derive(Debug, Deserialize, JsonSchema)]
 pub struct SetActiveLeafRequest {
     pub session_id: SessionId,
-    /// Where the transcript is to end, and the next append to hang.
+    /// The new end of the transcript. The next append becomes its child.
     pub entry_id: EntryId,
 }
 

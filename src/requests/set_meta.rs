@@ -1,4 +1,4 @@
-//! `session::set-meta`: other words and facts about a session. What is left out, or null, stays as it is.
+//! `session::set-meta`: changes title, description or metadata. A field that is missing or null keeps its value.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use super::{Limits, Mutation, checks};
 use crate::machine::apply::set_meta::SetMeta;
 use crate::machine::ids::SessionId;
-use crate::machine::json::Object;
+use crate::machine::json::{JsonObject, Object};
 use crate::machine::refusal::Refusal;
 use crate::machine::session::SessionMeta;
 use crate::machine::{Answer, Command};
@@ -18,8 +18,9 @@ pub struct SetMetaRequest {
     pub title: Option<String>,
     /// The new description; leave out to keep the old one.
     pub description: Option<String>,
-    /// Takes the place of the whole stored object; leave out to keep it.
-    pub metadata: Option<Object>,
+    /// The new metadata. It replaces the whole old object; leave out to keep it.
+    #[schemars(with = "Option<Object>")]
+    pub metadata: Option<JsonObject>,
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
@@ -38,7 +39,7 @@ impl Mutation for SetMetaRequest {
         checks::id("session_id", session_id.as_str())?;
         checks::text("title", title.as_deref())?;
         checks::text("description", description.as_deref())?;
-        checks::metadata("metadata", metadata.as_ref())?;
+        let metadata = checks::metadata("metadata", metadata)?;
         Ok(Command::SetMeta(SetMeta { session_id, title, description, metadata }))
     }
 

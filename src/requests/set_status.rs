@@ -1,4 +1,4 @@
-//! `session::set-status`: moves a session's status.
+//! `session::set-status`: changes the status of a session.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -13,9 +13,9 @@ use crate::machine::{Answer, Command};
 #[derive(Debug, Deserialize, JsonSchema)]
 pub struct SetStatusRequest {
     pub session_id: SessionId,
-    /// The status to move to.
+    /// The new status.
     pub status: SessionStatus,
-    /// A short cause, kept only with `error`.
+    /// A short reason, stored only with the status `error`.
     pub reason: Option<String>,
 }
 

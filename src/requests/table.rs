@@ -1,91 +1,31 @@
-//! Owns: the table of all functions, and the older names they answer to.
+//! Owns: rows of the table of functions, lookup by id, and the old names of version 0.1.2.
+
+use std::sync::LazyLock;
 
 use schemars::JsonSchema;
 use schemars::schema::RootSchema;
 
-use super::append::AppendRequest;
-use super::append_many::AppendManyRequest;
-use super::config_status::ConfigStatusRequest;
-use super::create::CreateRequest;
-use super::delete::DeleteRequest;
-use super::ensure::EnsureRequest;
-use super::fork::ForkRequest;
-use super::get::GetRequest;
-use super::get_message::GetMessageRequest;
-use super::list::ListRequest;
-use super::messages::MessagesRequest;
-use super::on_config_change::OnConfigChangeEvent;
-use super::set_active_leaf::SetActiveLeafRequest;
-use super::set_meta::SetMetaRequest;
-use super::set_status::SetStatusRequest;
-use super::store::about::AboutRequest;
-use super::store::delete_active_leaf::DeleteActiveLeafRequest;
-use super::store::delete_entries::DeleteEntriesRequest;
-use super::store::delete_meta::DeleteMetaRequest;
-use super::store::get_active_leaf::GetActiveLeafRequest;
-use super::store::get_entry::GetEntryRequest;
-use super::store::get_meta::GetMetaRequest;
-use super::store::list_entries::ListEntriesRequest;
-use super::store::list_metas::ListMetasRequest;
-use super::store::propose;
-use super::store::publish_events::PublishEventsRequest;
-use super::store::put_entry::PutEntryRequest;
-use super::store::put_meta::PutMetaRequest;
-use super::store::set_active_leaf::PutActiveLeafRequest;
-use super::update_message::UpdateMessageRequest;
-use super::{Decision, Done, Function, Limits, Mutation, Operation, Question, body};
+use super::{DOCUMENTS, Decision, Done, Function, Limits, Mutation, Operation, PUBLIC, Question, body, import, store};
 use crate::machine::refusal::Refusal;
 
-static FUNCTIONS: [Function; 28] = [
-    mutation::<CreateRequest>(),
-    mutation::<EnsureRequest>(),
-    question::<GetRequest>(),
-    question::<ListRequest>(),
-    mutation::<SetMetaRequest>(),
-    mutation::<SetStatusRequest>(),
-    mutation::<DeleteRequest>(),
-    mutation::<AppendRequest>(),
-    mutation::<AppendManyRequest>(),
-    mutation::<UpdateMessageRequest>(),
-    question::<MessagesRequest>(),
-    question::<GetMessageRequest>(),
-    mutation::<ForkRequest>(),
-    mutation::<SetActiveLeafRequest>(),
-    operation::<ConfigStatusRequest>(),
-    operation::<OnConfigChangeEvent>(),
-    question::<GetMetaRequest>(),
-    mutation::<PutMetaRequest>(),
-    mutation::<DeleteMetaRequest>(),
-    question::<ListMetasRequest>(),
-    question::<GetEntryRequest>(),
-    mutation::<PutEntryRequest>(),
-    question::<ListEntriesRequest>(),
-    mutation::<DeleteEntriesRequest>(),
-    question::<GetActiveLeafRequest>(),
-    mutation::<PutActiveLeafRequest>(),
-    mutation::<DeleteActiveLeafRequest>(),
-    mutation::<PublishEventsRequest>(),
-];
-
-/// What this project's nodes tell each other beyond the published API.
-static BEYOND: [Function; 2] = [operation::<AboutRequest>(), propose::FUNCTION];
+static FUNCTIONS: LazyLock<Vec<Function>> = LazyLock::new(|| PUBLIC.iter().chain(store::RAW).copied().collect());
 
 /// Every function of the published API.
 pub fn functions() -> &'static [Function] {
     &FUNCTIONS
 }
 
-/// Every function a node serves.
+/// Every function that a node serves: the published API, documents, and what nodes of this project ask each other.
 pub fn served() -> impl Iterator<Item = &'static Function> {
-    FUNCTIONS.iter().chain(&BEYOND)
+    FUNCTIONS.iter().chain(DOCUMENTS).chain([&import::FUNCTION]).chain(store::BEYOND).chain([&store::propose::FUNCTION])
 }
 
-/// The function an id names. Version 0.1.2 spelled ids in snake_case; with `legacy_names` those are known too.
+/// The function with this id. With `legacy_names`, the snake_case ids of version 0.1.2 are found too.
 pub fn find(id: &str, legacy_names: bool) -> Option<&'static Function> {
     served().find(|function| function.id == id || (legacy_names && is_legacy_name(function.id, id)))
 }
 
-/// How version 0.1.2 spelled an id, where it spelled it otherwise.
+/// The id in version 0.1.2, if it differs.
 pub fn legacy_name(id: &str) -> Option<String> {
     id.contains('-').then(|| id.replace('-', "_"))
 }
@@ -95,40 +35,28 @@ fn is_legacy_name(id: &str, asked: &str) -> bool {
     id.len() == asked.len() && legacy.eq(asked.bytes())
 }
 
-const fn mutation<M: Mutation>() -> Function {
-    Function {
-        id: M::ID,
-        description: M::DESCRIPTION,
-        internal: M::INTERNAL,
-        request_schema: schema::<M>,
-        response_schema: schema::<M::Response>,
-        decide: decide_mutation::<M>,
-        respond: respond_mutation::<M>,
-    }
+pub(super) const fn mutation<M: Mutation>() -> Function {
+    let row = (M::ID, M::DESCRIPTION, M::INTERNAL, true);
+    function::<M, M::Response>(row, decide_mutation::<M>, respond_mutation::<M>)
 }
 
-const fn question<Q: Question>() -> Function {
-    Function {
-        id: Q::ID,
-        description: Q::DESCRIPTION,
-        internal: Q::INTERNAL,
-        request_schema: schema::<Q>,
-        response_schema: schema::<Q::Response>,
-        decide: decide_question::<Q>,
-        respond: respond_question::<Q>,
-    }
+pub(super) const fn question<Q: Question>() -> Function {
+    let row = (Q::ID, Q::DESCRIPTION, Q::INTERNAL, false);
+    function::<Q, Q::Response>(row, decide_question::<Q>, respond_question::<Q>)
 }
 
-const fn operation<O: Operation>() -> Function {
-    Function {
-        id: O::ID,
-        description: O::DESCRIPTION,
-        internal: O::INTERNAL,
-        request_schema: schema::<O>,
-        response_schema: schema::<O::Response>,
-        decide: decide_operation::<O>,
-        respond: respond_operation::<O>,
-    }
+pub(super) const fn operation<O: Operation>() -> Function {
+    let row = (O::ID, O::DESCRIPTION, O::INTERNAL, O::WRITES);
+    function::<O, O::Response>(row, decide_operation::<O>, respond_operation::<O>)
+}
+
+const fn function<Request: JsonSchema, Response: JsonSchema>(
+    (id, description, internal, writes): (&'static str, &'static str, bool, bool),
+    decide: fn(&str, &Limits) -> Result<Decision, Refusal>,
+    respond: fn(Done) -> Option<String>,
+) -> Function {
+    let (request_schema, response_schema) = (schema::<Request>, schema::<Response>);
+    Function { id, description, internal, writes, request_schema, response_schema, decide, respond }
 }
 
 pub(super) fn schema<T: JsonSchema>() -> RootSchema {

@@ -1,6 +1,6 @@
-//! `session::store::about`: who serves the store here, for a bridge that is about to attach to it.
+//! `session::store::about`: what a bridge needs to know about its main before it attaches to it.
 //!
-//! Beyond the published API: a main that does not know this function only speaks the plain store protocol.
+//! Not part of the published API. A main without this function supports only the raw store functions.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -9,34 +9,37 @@ use crate::requests::{Decision, Done, Operation};
 
 #[derive(Debug, Deserialize, JsonSchema)]
 pub struct AboutRequest {
-    /// The position a feed is to be resumed after, to hear whether that is possible.
+    /// A position of the feed. The response says in `gap` if the feed cannot be resumed after it.
     pub after: Option<String>,
 }
 
-/// A main as it tells a bridge of itself.
+/// A main's description of itself.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Introduction {
-    /// This process; a bridge that meets itself knows it by this.
+    /// Id of this process. A bridge detects by it that its main is itself.
     pub instance: String,
-    /// Whose positions these are. Nodes of one cluster say the same.
+    /// Id of the cluster that issues the positions; the same on all its nodes.
     pub cluster: String,
-    /// How far the feed has come; absent before its first event.
+    /// Position of the newest event; absent before the first event.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub position: Option<String>,
-    /// The position after which every event is kept.
+    /// Every event after this position is still available.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub oldest: Option<String>,
-    /// Why the feed cannot be resumed after the position that was asked about, if so.
+    /// URLs of the nodes of this main for clients, as far as this node knows them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub urls: Vec<String>,
+    /// Why the feed cannot be resumed after the given position; absent if it can.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gap: Option<String>,
-    /// Milliseconds since the epoch here. Requests are remembered by this clock.
+    /// The main's clock in milliseconds since 1970. It expires request ids by this clock.
     pub now_ms: i64,
 }
 
 impl Operation for AboutRequest {
     const ID: &'static str = "session::store::about";
     const DESCRIPTION: &'static str =
-        "Internal, for bridges: who serves the store here, how far its feed has come, and its clock.";
+        "Internal, for bridges: the id of this main, the newest position of its feed, and its clock.";
     const INTERNAL: bool = true;
     type Response = Introduction;
 

@@ -1,10 +1,11 @@
-//! `session::store::delete-active-leaf`: takes away a session's active leaf.
+//! `session::store::delete-active-leaf`: removes a session's active leaf.
 
 use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::OkResponse;
 use crate::machine::apply::store::StoreWrite;
+use crate::machine::change::SessionChange;
 use crate::machine::ids::SessionId;
 use crate::machine::refusal::Refusal;
 use crate::machine::{Answer, Command};
@@ -23,7 +24,7 @@ impl Mutation for DeleteActiveLeafRequest {
 
     fn command(self, _limits: &Limits) -> Result<Command, Refusal> {
         checks::id("session_id", self.session_id.as_str())?;
-        Ok(Command::Store(StoreWrite::DeleteLeaf(self.session_id)))
+        Ok(Command::Store(StoreWrite::Session(self.session_id, SessionChange::DeleteLeaf)))
     }
 
     fn response(answer: Answer) -> Option<OkResponse> {

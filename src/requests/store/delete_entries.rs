@@ -1,10 +1,11 @@
-//! `session::store::delete-entries`: takes away a session's entries.
+//! `session::store::delete-entries`: removes a session's entries.
 
 use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::OkResponse;
 use crate::machine::apply::store::StoreWrite;
+use crate::machine::change::SessionChange;
 use crate::machine::ids::SessionId;
 use crate::machine::refusal::Refusal;
 use crate::machine::{Answer, Command};
@@ -24,7 +25,7 @@ impl Mutation for DeleteEntriesRequest {
 
     fn command(self, _limits: &Limits) -> Result<Command, Refusal> {
         checks::id("session_id", self.session_id.as_str())?;
-        Ok(Command::Store(StoreWrite::DeleteEntries(self.session_id)))
+        Ok(Command::Store(StoreWrite::Session(self.session_id, SessionChange::DeleteEntries)))
     }
 
     fn response(answer: Answer) -> Option<OkResponse> {

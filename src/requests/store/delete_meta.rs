@@ -1,10 +1,11 @@
-//! `session::store::delete-meta`: takes away a session's record.
+//! `session::store::delete-meta`: removes a session's record.
 
 use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::OkResponse;
 use crate::machine::apply::store::StoreWrite;
+use crate::machine::change::SessionChange;
 use crate::machine::ids::SessionId;
 use crate::machine::refusal::Refusal;
 use crate::machine::{Answer, Command};
@@ -24,7 +25,7 @@ impl Mutation for DeleteMetaRequest {
 
     fn command(self, _limits: &Limits) -> Result<Command, Refusal> {
         checks::id("session_id", self.session_id.as_str())?;
-        Ok(Command::Store(StoreWrite::DeleteMeta(self.session_id)))
+        Ok(Command::Store(StoreWrite::Session(self.session_id, SessionChange::DeleteMeta)))
     }
 
     fn response(answer: Answer) -> Option<OkResponse> {

@@ -15,7 +15,7 @@ pub struct GetEntryRequest {
     pub entry_id: EntryId,
 }
 
-/// A stored entry, in the API's spelling.
+/// A stored entry in the JSON of the API.
 #[derive(Debug, Serialize, JsonSchema)]
 #[serde(transparent)]
 pub struct RawEntry(#[schemars(with = "SessionEntry")] pub Entry);

@@ -1,29 +1,40 @@
 //! `session::store::*`: raw reads and writes for bridges, one file per function.
 //!
-//! Owns: the shapes they share. They bypass idempotency and counting by design and are served only where the data
-//! lives.
+//! Owns: the types they share. They skip deduplication and counting by design, and only a node that has the data serves
+//! them.
 
-pub mod about;
-pub mod delete_active_leaf;
-pub mod delete_entries;
-pub mod delete_meta;
-pub mod get_active_leaf;
-pub mod get_entry;
-pub mod get_meta;
-pub mod list_entries;
-pub mod list_metas;
-pub mod publish_events;
+functions! {
+    /// The raw store functions of the published API.
+    RAW:
+    question get_meta::GetMetaRequest,
+    mutation put_meta::PutMetaRequest,
+    mutation delete_meta::DeleteMetaRequest,
+    question list_metas::ListMetasRequest,
+    question get_entry::GetEntryRequest,
+    mutation put_entry::PutEntryRequest,
+    question list_entries::ListEntriesRequest,
+    mutation delete_entries::DeleteEntriesRequest,
+    question get_active_leaf::GetActiveLeafRequest,
+    mutation set_active_leaf::PutActiveLeafRequest,
+    mutation delete_active_leaf::DeleteActiveLeafRequest,
+    mutation publish_events::PublishEventsRequest,
+}
+
+functions! {
+    /// What nodes of this project ask each other beyond the published API.
+    BEYOND:
+    operation about::AboutRequest,
+}
+
+/// Its row is written by hand: its response is that of the function it executes.
 pub mod propose;
-pub mod put_entry;
-pub mod put_meta;
-pub mod set_active_leaf;
 
 use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::machine::Answer;
 
-/// What a raw write answers.
+/// The response of a raw write.
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct OkResponse {
     pub ok: bool,

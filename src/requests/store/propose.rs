@@ -1,7 +1,7 @@
-//! `session::store::propose`: a whole mutation of a bridge, checked and decided where the data lives, once.
+//! `session::store::propose`: one mutation on behalf of a bridge, checked and executed by the main, exactly once.
 //!
-//! Beyond the published API. The other store functions let a bridge write records, and two bridges that do so at once
-//! can undo each other's work; this one lets the main decide.
+//! Not part of the published API. With the other store functions a bridge writes records, and two bridges that write at
+//! the same time can overwrite each other. Here the main orders the mutations.
 
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -17,40 +17,43 @@ use crate::requests::{Decision, Function, Limits, checks};
 
 #[derive(Debug, Deserialize, JsonSchema)]
 pub struct ProposeRequest {
-    /// Names the mutation across its repetitions: 32 hexadecimal digits, the first twelve of them the time in
-    /// milliseconds by the main's clock.
+    /// Identifies the mutation across retries: 32 hexadecimal digits. The first twelve are the main's time in
+    /// milliseconds.
     pub request_id: String,
-    /// The public function that was called, such as `session::append`.
+    /// The public function to execute, such as `session::append`.
     pub function: String,
-    /// What it was called with.
+    /// The request of that function.
     #[schemars(with = "Value")]
     pub request: Box<RawValue>,
 }
 
 pub const FUNCTION: Function = Function {
     id: "session::store::propose",
-    description: "Internal, for bridges: carry out one call of a mutating public function, once however often it is \
-                  sent under the same request_id; answers and fires as that function does.",
+    description: "Internal, for bridges: execute one call of a public function that writes. Retries with the same \
+                  request_id are executed once. Responds and fires events like that function.",
     internal: true,
+    writes: true,
     request_schema: schema::<ProposeRequest>,
     response_schema: schema::<Value>,
     decide,
-    // The answer is printed by the function that was called.
+    // The response is printed by the function that is executed.
     respond: |_| None,
 };
 
 fn decide(body: &str, limits: &Limits) -> Result<Decision, Refusal> {
-    // One level deeper than what it carries.
-    let asked: ProposeRequest = parse_within(body, DEPTH_MAX + 1)?;
-    let request_id = request_id(&asked.request_id)?;
-    let mutation = find(&asked.function, false).filter(|function| !function.internal);
-    let decided = mutation.map(|function| ((function.decide)(asked.request.get(), limits), function.id));
+    // The request inside is one level deeper than in a direct call.
+    let given: ProposeRequest = parse_within(body, DEPTH_MAX + 1)?;
+    let request_id = request_id(&given.request_id)?;
+    let mutation = find(&given.function, false).filter(|function| !function.internal);
+    let decided = mutation.map(|function| ((function.decide)(given.request.get(), limits), function.id));
     match decided {
         Some((Ok(Decision::Propose(command)), function)) => Ok(Decision::ProposeOnce { command, request_id, function }),
         Some((Err(refusal), _)) => Err(refusal),
         Some((Ok(_), _)) | None => {
-            let named = checks::shortened(&asked.function);
-            Err(checks::invalid(format!("function: {named:?} is no public function that changes anything")))
+            let named = checks::shortened(&given.function);
+            Err(checks::invalid(format!(
+                "function: {named:?} is not a public function that writes; name one, such as session::append"
+            )))
         }
     }
 }
@@ -59,8 +62,8 @@ fn request_id(text: &str) -> Result<RequestId, Refusal> {
     let digits = text.len() == 32 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
     let number = digits.then(|| u128::from_str_radix(text, 16).ok()).flatten();
     match number.map(RequestId) {
-        Some(id) if id != RequestId::UNREPEATED => Ok(id),
-        Some(_) | None => Err(checks::invalid("request_id must be 32 hexadecimal digits, not all zero")),
+        Some(id) if id != RequestId::NONE => Ok(id),
+        Some(_) | None => Err(checks::invalid("request_id: must be 32 hexadecimal digits, not all zero")),
     }
 }
 
@@ -80,11 +83,11 @@ mod tests {
     }
 
     #[test]
-    fn a_mutation_travels_whole_and_is_checked_as_if_it_were_called_here() {
+    fn a_mutation_is_checked_as_in_a_direct_call() {
         let decided = propose("session::ensure", r#"{"session_id":"s"}"#).unwrap();
         let Decision::ProposeOnce { command, request_id, function } = decided else { panic!("not proposed") };
         assert_eq!(command.session_id().unwrap().as_str(), "s");
-        assert_eq!((request_id.born_ms(), function), (0x0193_07c1_d5a0, "session::ensure"));
+        assert_eq!((request_id.issued_ms(), function), (0x0193_07c1_d5a0, "session::ensure"));
         let refusal = propose("session::ensure", r#"{"session_id":""}"#).unwrap_err();
         assert_eq!(refusal.code(), "session/invalid_request");
     }
@@ -98,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn a_malformed_name_is_refused() {
+    fn a_malformed_request_id_is_refused() {
         for id in ["", "1", &"0".repeat(32), &"g".repeat(32), &format!("+{}", "1".repeat(31))] {
             assert!(request_id(id).is_err(), "{id}");
         }

@@ -5,6 +5,7 @@ use serde::Deserialize;
 
 use super::OkResponse;
 use crate::machine::apply::store::StoreWrite;
+use crate::machine::change::SessionChange;
 use crate::machine::entry::{Entry, SessionEntry};
 use crate::machine::ids::SessionId;
 use crate::machine::refusal::Refusal;
@@ -28,7 +29,7 @@ impl Mutation for PutEntryRequest {
         checks::id("session_id", self.session_id.as_str())?;
         let entry = Entry::from(self.entry);
         checks::entry("entry", &entry)?;
-        Ok(Command::Store(StoreWrite::PutEntry(self.session_id, entry)))
+        Ok(Command::Store(StoreWrite::Session(self.session_id, SessionChange::PutEntry(entry))))
     }
 
     fn response(answer: Answer) -> Option<OkResponse> {

@@ -5,6 +5,7 @@ use serde::Deserialize;
 
 use super::OkResponse;
 use crate::machine::apply::store::StoreWrite;
+use crate::machine::change::SessionChange;
 use crate::machine::refusal::Refusal;
 use crate::machine::session::SessionMeta;
 use crate::machine::{Answer, Command};
@@ -23,15 +24,8 @@ impl Mutation for PutMetaRequest {
 
     fn command(self, _limits: &Limits) -> Result<Command, Refusal> {
         let meta = self.meta;
-        checks::new_id("meta.session_id", meta.session_id.as_str())?;
-        checks::text("meta.title", Some(&meta.title))?;
-        checks::text("meta.description", Some(&meta.description))?;
-        checks::text("meta.status_reason", meta.status_reason.as_deref())?;
-        checks::metadata("meta.metadata", meta.metadata.as_ref())?;
-        if let Some(source) = &meta.forked_from {
-            checks::id("meta.forked_from", source.as_str())?;
-        }
-        Ok(Command::Store(StoreWrite::PutMeta(meta)))
+        checks::meta("meta", &meta)?;
+        Ok(Command::Store(StoreWrite::Session(meta.session_id.clone(), SessionChange::PutMeta(meta))))
     }
 
     fn response(answer: Answer) -> Option<OkResponse> {

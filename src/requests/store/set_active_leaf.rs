@@ -5,6 +5,7 @@ use serde::Deserialize;
 
 use super::OkResponse;
 use crate::machine::apply::store::StoreWrite;
+use crate::machine::change::SessionChange;
 use crate::machine::ids::{EntryId, SessionId};
 use crate::machine::refusal::Refusal;
 use crate::machine::{Answer, Command};
@@ -26,7 +27,7 @@ impl Mutation for PutActiveLeafRequest {
     fn command(self, _limits: &Limits) -> Result<Command, Refusal> {
         checks::id("session_id", self.session_id.as_str())?;
         checks::id("entry_id", self.entry_id.as_str())?;
-        Ok(Command::Store(StoreWrite::SetLeaf(self.session_id, self.entry_id)))
+        Ok(Command::Store(StoreWrite::Session(self.session_id, SessionChange::SetLeaf(self.entry_id))))
     }
 
     fn response(answer: Answer) -> Option<OkResponse> {
