@@ -1,9 +1,10 @@
-//! Owns: the few things the log and the snapshot files ask of a file system, behind a trait, so that a test can count
-//! and fail them and the simulation can bring its own disk. Never: what the bytes mean.
+//! Owns: `Disk`, the file system operations of the log and of snapshots. A trait, so that tests can count and fail them
+//! and the simulation can use its own disk. Never: what the bytes mean.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read, Seek, Write};
+use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::Path;
+use std::time::Duration;
 
 use super::files;
 
@@ -21,23 +22,34 @@ pub trait Disk: Send + Sync + 'static {
     /// Opens an existing file to read and write it.
     fn edit(&self, path: &Path) -> io::Result<Box<dyn DiskFile>>;
 
+    /// Opens an existing file that is written at its end in small pieces: past the page cache, if the system can.
+    /// The bytes behind a write, up to the end of a sector, become zero.
+    fn edit_end(&self, path: &Path) -> io::Result<Box<dyn DiskFile>> {
+        self.edit(path)
+    }
+
     /// Creates a file, or empties the one that is there.
     fn create(&self, path: &Path) -> io::Result<Box<dyn DiskFile>>;
 
-    /// Renames a file over whatever bears the new name.
+    /// Renames a file. Replaces a file that has the new name.
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
 
     fn remove(&self, path: &Path) -> io::Result<()>;
 
-    /// Makes created, renamed and removed names of a directory durable.
+    /// Makes the creation, renaming and removal of files in a directory durable.
     fn sync_dir(&self, dir: &Path) -> io::Result<()>;
 
-    /// Keeps other processes out of a directory for as long as the hold lives.
-    fn hold(&self, dir: &Path) -> io::Result<Hold>;
+    /// Locks a directory against other processes until the lock is dropped.
+    fn lock(&self, dir: &Path) -> io::Result<Lock>;
+
+    /// How long the log writer waits before it writes. A simulated disk cannot block in a sync, so it is slow this way.
+    fn sync_delay(&self) -> Duration {
+        Duration::ZERO
+    }
 }
 
-/// Dropping it lets go.
-pub type Hold = Box<dyn std::any::Any + Send + Sync>;
+/// Dropping it releases the directory.
+pub type Lock = Box<dyn std::any::Any + Send + Sync>;
 
 /// An open file.
 pub trait DiskFile: Read + Write + Seek + Send {
@@ -51,24 +63,27 @@ pub trait DiskFile: Read + Write + Seek + Send {
 
     /// Makes the written bytes and the length durable.
     fn sync_data(&mut self) -> io::Result<()>;
+
+    /// Writes at an offset.
+    fn write_at(&mut self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        self.seek(SeekFrom::Start(offset))?;
+        self.write_all(bytes)
+    }
 }
 
-/// The machine's own file system.
+/// The real file system.
 #[derive(Debug, Default, Clone, Copy)]
 pub struct RealDisk;
 
 impl Disk for RealDisk {
     fn create_dir(&self, dir: &Path) -> io::Result<()> {
-        let missing: Vec<&Path> = dir.ancestors().take_while(|dir| !dir.exists()).collect();
-        fs::create_dir_all(dir)?;
-        // A directory whose name a crash takes away takes its files along.
-        missing.into_iter().filter(|dir| !dir.as_os_str().is_empty()).try_for_each(files::sync_parent)
+        files::create_dir(dir)
     }
 
     fn list(&self, dir: &Path) -> io::Result<Vec<String>> {
         let mut names = Vec::new();
         for file in fs::read_dir(dir)? {
-            // A name that is no text is not one of ours.
+            // A name that is not Unicode is not one of ours.
             names.extend(file?.file_name().into_string());
         }
         Ok(names)
@@ -80,6 +95,14 @@ impl Disk for RealDisk {
 
     fn edit(&self, path: &Path) -> io::Result<Box<dyn DiskFile>> {
         Ok(Box::new(OpenOptions::new().read(true).write(true).open(path)?))
+    }
+
+    #[cfg(target_os = "linux")]
+    fn edit_end(&self, path: &Path) -> io::Result<Box<dyn DiskFile>> {
+        match super::direct::DirectFile::open(path)? {
+            Some(file) => Ok(Box::new(file)),
+            None => self.edit(path),
+        }
     }
 
     fn create(&self, path: &Path) -> io::Result<Box<dyn DiskFile>> {
@@ -98,7 +121,7 @@ impl Disk for RealDisk {
         files::sync_dir(dir)
     }
 
-    fn hold(&self, dir: &Path) -> io::Result<Hold> {
+    fn lock(&self, dir: &Path) -> io::Result<Lock> {
         Ok(Box::new(files::DirLock::acquire(dir)?))
     }
 }
@@ -115,9 +138,14 @@ impl DiskFile for File {
     fn sync_data(&mut self) -> io::Result<()> {
         File::sync_data(self)
     }
+
+    #[cfg(unix)]
+    fn write_at(&mut self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        std::os::unix::fs::FileExt::write_all_at(self, bytes, offset)
+    }
 }
 
-/// Writes a whole small file so that after a crash the old or the new content is there, never a mixture.
+/// Replaces a small file atomically: after a crash it has the old or the new content.
 pub fn write_whole(disk: &dyn Disk, path: &Path, content: &[u8]) -> io::Result<()> {
     let dir = path.parent().unwrap_or(Path::new("."));
     let draft = path.with_extension("new");
@@ -129,7 +157,7 @@ pub fn write_whole(disk: &dyn Disk, path: &Path, content: &[u8]) -> io::Result<(
     disk.sync_dir(dir)
 }
 
-/// Reads a whole small file; `None` when it is not there.
+/// Reads a small file; `None` if it does not exist.
 pub fn read_whole(disk: &dyn Disk, path: &Path) -> io::Result<Option<Vec<u8>>> {
     let mut file = match disk.read(path) {
         Ok(file) => file,
@@ -145,7 +173,6 @@ pub fn read_whole(disk: &dyn Disk, path: &Path) -> io::Result<Option<Vec<u8>>> {
 #[cfg(test)]
 pub mod watched {
     use super::*;
-    use std::io::SeekFrom;
     use std::sync::Arc;
     use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
@@ -184,6 +211,9 @@ pub mod watched {
         fn edit(&self, path: &Path) -> io::Result<Box<dyn DiskFile>> {
             Ok(self.watch(RealDisk.edit(path)?))
         }
+        fn edit_end(&self, path: &Path) -> io::Result<Box<dyn DiskFile>> {
+            Ok(self.watch(RealDisk.edit_end(path)?))
+        }
         fn create(&self, path: &Path) -> io::Result<Box<dyn DiskFile>> {
             Ok(self.watch(RealDisk.create(path)?))
         }
@@ -196,8 +226,8 @@ pub mod watched {
         fn sync_dir(&self, dir: &Path) -> io::Result<()> {
             RealDisk.sync_dir(dir)
         }
-        fn hold(&self, dir: &Path) -> io::Result<Hold> {
-            RealDisk.hold(dir)
+        fn lock(&self, dir: &Path) -> io::Result<Lock> {
+            RealDisk.lock(dir)
         }
     }
 
@@ -210,7 +240,7 @@ pub mod watched {
     impl Write for WatchedFile {
         fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
             if self.disk.fail_writes.load(Ordering::SeqCst) {
-                // A full disk takes a part of the write before it refuses the rest.
+                // A full disk writes a part before it fails.
                 self.file.write_all(&buf[..buf.len() / 2])?;
                 return Err(io::Error::from(io::ErrorKind::StorageFull));
             }
@@ -240,6 +270,13 @@ pub mod watched {
             }
             self.disk.syncs.fetch_add(1, Ordering::SeqCst);
             self.file.sync_data()
+        }
+        fn write_at(&mut self, bytes: &[u8], offset: u64) -> io::Result<()> {
+            if self.disk.fail_writes.load(Ordering::SeqCst) {
+                self.file.write_at(&bytes[..bytes.len() / 2], offset)?;
+                return Err(io::Error::from(io::ErrorKind::StorageFull));
+            }
+            self.file.write_at(bytes, offset)
         }
     }
 }

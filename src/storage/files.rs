@@ -1,4 +1,4 @@
-//! Owns: the few file moves that storage relies on: sync a directory, put a whole file in place, hold a directory.
+//! Owns: file operations of the real file system: sync a directory, replace a file atomically, lock a directory.
 //! Never: what is in the files.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
@@ -6,8 +6,8 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Makes created, renamed and removed names of a directory durable. Windows journals names itself and cannot sync
-/// a directory.
+/// Makes the creation, renaming and removal of files in a directory durable. Windows does that itself and cannot sync a
+/// directory.
 pub fn sync_dir(dir: &Path) -> io::Result<()> {
     if cfg!(windows) {
         return Ok(());
@@ -15,7 +15,15 @@ pub fn sync_dir(dir: &Path) -> io::Result<()> {
     File::open(dir)?.sync_all()
 }
 
-/// Puts `content` at `path`, wholly or not at all, and durably.
+/// Creates a directory and those above it that do not exist, durably.
+pub fn create_dir(dir: &Path) -> io::Result<()> {
+    let missing: Vec<&Path> = dir.ancestors().take_while(|dir| !dir.exists()).collect();
+    fs::create_dir_all(dir)?;
+    // If a crash loses the name of a directory, its files are lost too: sync every new parent.
+    missing.into_iter().filter(|dir| !dir.as_os_str().is_empty()).try_for_each(sync_parent)
+}
+
+/// Replaces the file at `path` atomically and durably.
 pub fn put_file(path: &Path, content: &[u8]) -> io::Result<()> {
     let tmp = beside(path, ".tmp");
     let mut file = File::create(&tmp)?;
@@ -33,14 +41,14 @@ pub fn sync_parent(path: &Path) -> io::Result<()> {
     }
 }
 
-/// The same path with `suffix` after its name.
+/// The same path with `suffix` appended to its name.
 pub fn beside(path: &Path, suffix: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(suffix);
     PathBuf::from(name)
 }
 
-/// Removes a file or a directory with all it holds; missing is fine.
+/// Removes a file, or a directory with its content. It is no error if it does not exist.
 pub fn remove(path: &Path) -> io::Result<()> {
     let removed = match fs::symlink_metadata(path) {
         Ok(found) if found.is_dir() => fs::remove_dir_all(path),
@@ -53,20 +61,20 @@ pub fn remove(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Holds a directory for one process. The system lets go when the process ends, however it ends.
+/// Locks a directory for one process. The operating system releases the lock when the process ends.
 #[derive(Debug)]
 pub struct DirLock {
     _held: File,
 }
 
-/// A predecessor that is just ending is waited for, not more.
-const LOCK_PATIENCE: Duration = Duration::from_secs(2);
+/// How long to wait for the lock: a previous process may be about to end.
+const LOCK_TIMEOUT: Duration = Duration::from_secs(2);
 
 impl DirLock {
     pub fn acquire(dir: &Path) -> io::Result<DirLock> {
         let path = dir.join("LOCK");
         let file = OpenOptions::new().create(true).truncate(false).write(true).open(&path)?;
-        let give_up = Instant::now() + LOCK_PATIENCE;
+        let give_up = Instant::now() + LOCK_TIMEOUT;
         loop {
             match file.try_lock() {
                 Ok(()) => return Ok(DirLock { _held: file }),

@@ -1,61 +1,66 @@
-//! Where state and log live on disk.
+//! Storage: the log, the state and snapshots on disk.
 //!
-//! Owns: `Store` (the state: one look, one commit) over sled, over memory and over JSONL files; the append-only log
-//! files; snapshot files; key families with their codecs; on-disk versions.
-//! May touch: the machine's vocabulary. Never: decide anything about sessions.
+//! Owns: `Store` (the state of one Raft group: read, commit, freeze, replace) on sled and in memory; the key families
+//! of the state (`state/`); the append-only log (`log/`); snapshot files (`snapshot/`); the JSONL files of the fs
+//! adapter (`jsonl/`); the version of every format.
+//! May touch: the machine's types. Never: a decision about sessions.
 
-pub mod answers;
-pub mod contained;
-pub mod kv;
-pub mod keys;
-pub mod records;
-pub mod feed;
-pub mod view;
-pub mod memory;
-pub mod files;
-pub mod sled;
+#[cfg(target_os = "linux")]
+mod direct;
 pub mod disk;
-pub mod log;
+pub mod files;
 pub mod jsonl;
+pub mod log;
+pub mod proto_types;
+pub mod sled;
 pub mod snapshot;
+pub mod state;
 
 use bytes::Bytes;
 
+use state::Encoded;
+
+use crate::machine::change::Change;
 use crate::machine::refusal::Fault;
-use crate::machine::view::{Change, View};
+use crate::machine::view::View;
 
 /// The materialised state of one Raft group on one node. One writer (apply), any number of readers.
 pub trait Store: Send + Sync + 'static {
-    /// Calls `look` once with a consistent view: no commit happens under it.
-    fn look(&self, look: &mut dyn FnMut(&dyn View));
+    /// Calls `read` once with a consistent view: no commit happens during the call.
+    fn read(&self, read: &mut dyn FnMut(&dyn View));
 
-    /// Carries out the changes of one command and records `mark` (how far the log is applied), both or neither.
-    /// Readers see it at once; it need not be on disk, since the log is the truth.
-    fn commit(&self, changes: &[Change], mark: Bytes) -> Result<(), Fault>;
+    /// Makes the changes of one command and sets the checkpoint (how far the log is applied), both or neither.
+    /// Readers see the changes at once. They need not be on disk: after a crash the log restores them.
+    fn commit_encoded(&self, changes: &Encoded<'_>, checkpoint: Bytes) -> Result<(), Fault>;
 
-    /// The mark of the last commit; `None` when the store is empty.
-    fn mark(&self) -> Result<Option<Bytes>, Fault>;
+    /// The same for changes that are not encoded yet.
+    fn commit(&self, changes: &[Change], checkpoint: Bytes) -> Result<(), Fault> {
+        self.commit_encoded(&Encoded::new(changes), checkpoint)
+    }
 
-    /// Every key and value of one moment, in key order, with the mark of that moment. Never stops commits.
+    /// The checkpoint of the last commit; `None` if the store is empty.
+    fn checkpoint(&self) -> Result<Option<Bytes>, Fault>;
+
+    /// All keys and values as of now, in key order, with their checkpoint. Commits continue while they are read.
     fn freeze(&self) -> Result<Frozen, Fault>;
 
-    /// Replaces the whole state. The old state stays until `pairs` has been read to its end without an error.
-    fn replace(&self, pairs: Pairs<'_>, mark: Bytes) -> Result<(), Fault>;
+    /// Replaces the whole state. The old state stays until `pairs` was read to its end without an error.
+    fn replace(&self, pairs: Pairs<'_>, checkpoint: Bytes) -> Result<(), Fault>;
 }
 
 /// Keys and values in key order.
 pub type Pairs<'a> = Box<dyn Iterator<Item = Result<(Vec<u8>, Bytes), Fault>> + Send + 'a>;
 
-/// A moment of the state, readable while the state moves on.
+/// The state at one point in time. It can be read while the state changes.
 pub struct Frozen {
-    pub mark: Option<Bytes>,
+    pub checkpoint: Option<Bytes>,
     pub pairs: Pairs<'static>,
 }
 
-/// One look with a result.
-pub fn look<R>(store: &dyn Store, read: impl FnOnce(&dyn View) -> R) -> R {
+/// Reads from a consistent view and returns the result.
+pub fn with_view<R>(store: &dyn Store, read: impl FnOnce(&dyn View) -> R) -> R {
     let mut read = Some(read);
     let mut result = None;
-    store.look(&mut |view| result = read.take().map(|read| read(view)));
-    result.expect("Store::look calls its closure exactly once")
+    store.read(&mut |view| result = read.take().map(|read| read(view)));
+    result.expect("Store::read calls its closure exactly once")
 }

@@ -1,5 +1,5 @@
-//! Owns: the content of one session's file: its lines, and what they add up to when the last one wins.
-//! Never: damage by one line what another line says.
+//! Owns: the content of one session's file: its lines, and the records that result if the last line of a kind wins.
+//! Never: rejects a file because of one bad line.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -8,15 +8,15 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
+use crate::machine::change::Change;
 use crate::machine::entry::{Entry, SessionEntry};
 use crate::machine::ids::{EntryId, SessionId};
 use crate::machine::json::Json;
 use crate::machine::path;
 use crate::machine::refusal::Fault;
 use crate::machine::session::SessionMeta;
-use crate::machine::view::Change;
-use crate::storage::kv::{Changed, Layer, Nothing};
-use crate::storage::view::{Records, write};
+use crate::storage::state::kv::{Changed, Layer, Nothing};
+use crate::storage::state::{Encoded, Records, write};
 
 /// One line, as it is written.
 #[derive(Serialize)]
@@ -27,21 +27,30 @@ enum Line<'a> {
     Leaf { entry_id: &'a EntryId },
 }
 
-/// One line, as it is read. Unknown fields are other builds' business.
+/// One line, as it is read. Unknown fields of other builds are ignored. Not a tagged enum: serde would parse a line as
+/// a tree before it looks at the tag.
 #[derive(Deserialize)]
-#[serde(tag = "type", rename_all = "snake_case")]
-enum ReadLine {
-    Meta { meta: SessionMeta },
-    Entry { entry: SessionEntry },
-    Leaf { entry_id: EntryId },
+struct ReadLine {
+    r#type: LineType,
+    meta: Option<SessionMeta>,
+    entry: Option<SessionEntry>,
+    entry_id: Option<EntryId>,
 }
 
-/// What the lines of a file add up to; also what a batch adds to a file.
+#[derive(Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum LineType {
+    Meta,
+    Entry,
+    Leaf,
+}
+
+/// The records in a file; also the records that a batch adds to a file.
 #[derive(Debug, Default, Clone, PartialEq)]
 pub struct Content {
     entries: Vec<Entry>,
     rank: BTreeMap<EntryId, usize>,
-    /// Oldest first. The last one counts whose entry is there.
+    /// Oldest first. The last one whose entry exists is used.
     leaves: Vec<EntryId>,
     meta: Option<SessionMeta>,
 }
@@ -60,8 +69,8 @@ impl Content {
             if line.trim_ascii().is_empty() {
                 continue;
             }
-            match serde_json::from_slice(&line) {
-                Ok(read) => content.add(read),
+            match serde_json::from_slice::<ReadLine>(&line).and_then(|line| content.add(line)) {
+                Ok(()) => {}
                 Err(error) => {
                     tracing::warn!(file = %path.display(), line = number, %error, "skipped a line that cannot be read");
                 }
@@ -70,12 +79,14 @@ impl Content {
         Ok(content)
     }
 
-    fn add(&mut self, line: ReadLine) {
-        match line {
-            ReadLine::Meta { meta } => self.meta = Some(meta),
-            ReadLine::Entry { entry } => self.put_entry(Entry::from(entry)),
-            ReadLine::Leaf { entry_id } => self.set_leaf(entry_id),
+    fn add(&mut self, line: ReadLine) -> Result<(), serde_json::Error> {
+        let missing = serde::de::Error::missing_field;
+        match line.r#type {
+            LineType::Meta => self.meta = Some(line.meta.ok_or_else(|| missing("meta"))?),
+            LineType::Entry => self.put_entry(Entry::from(line.entry.ok_or_else(|| missing("entry"))?)),
+            LineType::Leaf => self.set_leaf(line.entry_id.ok_or_else(|| missing("entry_id"))?),
         }
+        Ok(())
     }
 
     pub fn put_meta(&mut self, meta: SessionMeta) {
@@ -111,11 +122,16 @@ impl Content {
         self.leaves.clear();
     }
 
+    /// How many entries it holds.
+    pub fn entries(&self) -> usize {
+        self.entries.len()
+    }
+
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty() && self.leaves.is_empty() && self.meta.is_none()
     }
 
-    /// This content with `later` on top of it.
+    /// This content, then the changes of `later`.
     pub fn extended(mut self, later: &Content) -> Content {
         later.entries.iter().cloned().for_each(|entry| self.put_entry(entry));
         later.leaves.iter().cloned().for_each(|leaf| self.set_leaf(leaf));
@@ -123,7 +139,7 @@ impl Content {
         self
     }
 
-    /// The lines: entries, leaf, meta. Whoever sees a leaf or a count has seen the entries behind it.
+    /// The lines in the order entries, leaf, meta: a reader sees an entry before a leaf or a count refers to it.
     pub fn print(&self) -> Vec<u8> {
         let entries = self.entries.iter().map(|entry| Line::Entry { entry });
         let leaf = self.leaves.last().map(|entry_id| Line::Leaf { entry_id });
@@ -136,24 +152,24 @@ impl Content {
         bytes
     }
 
-    /// The keys of this session. Places and counts are computed, whatever the file says of them.
+    /// The keys of this session. Places and counts are computed and not taken from the file.
     pub fn into_state(mut self, session_id: &SessionId) -> Result<Changed, Fault> {
         let mut state = Changed::new();
         for entry in self.parents_first() {
             let layer = Layer { over: &state, base: &Nothing };
             let place = path::place_of(&Records::new(&layer), session_id, &entry)?;
-            let put = write(&Nothing, &[Change::PutEntry(session_id.clone(), Entry { place, ..entry })])?;
+            let put = write(&Nothing, &Encoded::new(&[Change::put_entry(session_id, Entry { place, ..entry })]))?;
             state.extend(put);
         }
         let mut rest = Vec::new();
         if let Some(leaf) = self.surviving_leaf() {
-            rest.push(Change::SetLeaf(session_id.clone(), leaf));
+            rest.push(Change::set_leaf(session_id, leaf));
         }
         if let Some(meta) = self.meta.take() {
             let message_count = self.entries.iter().filter(|entry| entry.is_message()).count() as u64;
-            rest.push(Change::PutMeta(SessionMeta { session_id: session_id.clone(), message_count, ..meta }));
+            rest.push(Change::put_meta(SessionMeta { session_id: session_id.clone(), message_count, ..meta }));
         }
-        state.extend(write(&Nothing, &rest)?);
+        state.extend(write(&Nothing, &Encoded::new(&rest))?);
         Ok(state)
     }
 
@@ -161,13 +177,13 @@ impl Content {
         self.meta.as_ref()
     }
 
-    /// The last leaf whose entry could be read; without any, the last one that was set.
+    /// The last leaf whose entry could be read; if there is none, the last leaf.
     fn surviving_leaf(&self) -> Option<EntryId> {
         let alive = self.leaves.iter().rev().find(|leaf| self.rank.contains_key(leaf));
         alive.or(self.leaves.last()).cloned()
     }
 
-    /// The entries in an order in which each follows its parent. Entries without a way to a root come last.
+    /// The entries sorted so that each follows its parent. Entries that are not connected to a root come last.
     fn parents_first(&self) -> Vec<Entry> {
         let mut children: BTreeMap<Option<&EntryId>, Vec<usize>> = BTreeMap::new();
         for (rank, entry) in self.entries.iter().enumerate() {

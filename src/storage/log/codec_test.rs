@@ -1,4 +1,6 @@
-//! The laws of the log's bytes: what is written reads back, known bytes stay, anything else is refused.
+//! The laws of the log's encoding: records read back as written, golden bytes stay, anything else is refused.
+
+use std::sync::Arc;
 
 use bytes::Bytes;
 use proptest::prelude::*;
@@ -12,19 +14,24 @@ use crate::machine::apply::append_many::AppendMany;
 use crate::machine::apply::create::CreateSession;
 use crate::machine::apply::delete::DeleteSession;
 use crate::machine::apply::ensure::EnsureSession;
-use crate::machine::apply::feed::FeedOrder;
+use crate::machine::apply::feed_order::FeedOrder;
 use crate::machine::apply::fork::ForkSession;
+use crate::machine::apply::import::{FinishImport, IfExists, ImportEntries};
+use crate::machine::apply::long::LongWork;
 use crate::machine::apply::set_active_leaf::SetActiveLeaf;
 use crate::machine::apply::set_meta::SetMeta;
 use crate::machine::apply::set_status::SetStatus;
 use crate::machine::apply::store::{Envelope, StoreWrite};
 use crate::machine::apply::update_message::{NewContent, UpdateMessage};
+use crate::machine::change::SessionChange;
 use crate::machine::entry::Body;
 use crate::machine::event::EventKind;
 use crate::machine::ids::{FeedPlace, Position, RequestId};
 use crate::machine::json::{Json, Object};
+use crate::machine::long::{Home, Leftover};
 use crate::machine::message::{Message, Role};
 use crate::machine::patch::Patch;
+use crate::machine::scope::Scope;
 use crate::machine::session::{SessionMeta, SessionStatus};
 use crate::machine::stamp::Stamp;
 use crate::machine::{Command, Stamped};
@@ -84,8 +91,8 @@ fn envelope() -> impl Strategy<Value = Envelope> {
     )
 }
 
-fn store_write() -> impl Strategy<Value = StoreWrite> {
-    let meta = (text(), create(), status(), any::<i64>()).prop_map(|(id, given, status, time)| SessionMeta {
+fn meta() -> impl Strategy<Value = SessionMeta> {
+    (text(), create(), status(), any::<i64>()).prop_map(|(id, given, status, time)| SessionMeta {
         session_id: id.into(),
         title: given.title,
         description: given.description,
@@ -96,8 +103,11 @@ fn store_write() -> impl Strategy<Value = StoreWrite> {
         forked_from: None,
         created_at: time,
         updated_at: time,
-    });
-    let entry = (text(), any::<i64>(), body()).prop_map(|(id, timestamp, body)| crate::machine::entry::Entry {
+    })
+}
+
+fn entry() -> impl Strategy<Value = crate::machine::entry::Entry> {
+    (text(), any::<i64>(), body()).prop_map(|(id, timestamp, body)| crate::machine::entry::Entry {
         id: id.into(),
         parent_id: None,
         timestamp,
@@ -105,15 +115,52 @@ fn store_write() -> impl Strategy<Value = StoreWrite> {
         origin: None,
         body,
         place: None,
-    });
+    })
+}
+
+fn import() -> impl Strategy<Value = ImportEntries> {
+    let modes = [IfExists::Refuse, IfExists::Skip, IfExists::Replace, IfExists::Merge];
+    let mode = proptest::sample::select(modes.to_vec());
+    let entries = proptest::collection::vec(entry(), 0..3);
+    (meta(), mode, any::<bool>(), entries, any::<bool>(), prop::option::of(text())).prop_map(
+        |(meta, if_exists, first, entries, is_last, leaf)| ImportEntries {
+            session_id: meta.session_id.clone(),
+            if_exists,
+            first,
+            entries,
+            finish: is_last.then(|| FinishImport { meta, leaf: leaf.map(Into::into) }),
+        },
+    )
+}
+
+fn store_write() -> impl Strategy<Value = StoreWrite> {
     prop_oneof![
-        meta.prop_map(StoreWrite::PutMeta),
-        text().prop_map(|id| StoreWrite::DeleteMeta(id.into())),
-        (text(), entry).prop_map(|(id, entry)| StoreWrite::PutEntry(id.into(), entry)),
-        text().prop_map(|id| StoreWrite::DeleteEntries(id.into())),
-        (text(), text()).prop_map(|(id, entry_id)| StoreWrite::SetLeaf(id.into(), entry_id.into())),
-        text().prop_map(|id| StoreWrite::DeleteLeaf(id.into())),
+        meta().prop_map(|meta| StoreWrite::Session(meta.session_id.clone(), SessionChange::PutMeta(meta))),
+        text().prop_map(|id| StoreWrite::Session(id.into(), SessionChange::DeleteMeta)),
+        (text(), entry()).prop_map(|(id, entry)| StoreWrite::Session(id.into(), SessionChange::PutEntry(entry))),
+        text().prop_map(|id| StoreWrite::Session(id.into(), SessionChange::DeleteEntries)),
+        (text(), text())
+            .prop_map(|(id, entry_id)| StoreWrite::Session(id.into(), SessionChange::SetLeaf(entry_id.into()))),
+        text().prop_map(|id| StoreWrite::Session(id.into(), SessionChange::DeleteLeaf)),
         proptest::collection::vec(envelope(), 0..3).prop_map(StoreWrite::PublishEvents),
+    ]
+}
+
+fn long_work() -> impl Strategy<Value = LongWork> {
+    prop_oneof![
+        text().prop_map(|id| LongWork::Delete(DeleteSession { session_id: id.into() })),
+        text().prop_map(|id| LongWork::DeleteEntries(id.into())),
+        import().prop_map(|import| LongWork::Import(Box::new(import))),
+        (text(), any::<Option<u128>>(), any::<u32>()).prop_map(|(id, home, records)| {
+            LongWork::Free { leftover: Leftover { session_id: id.into(), home: home.map(Home) }, records }
+        }),
+        (text(), text(), prop::option::of(text())).prop_map(|(id, entry_id, title)| {
+            LongWork::BeginFork(ForkSession { session_id: id.into(), entry_id: entry_id.into(), title })
+        }),
+        (text(), text(), any::<u32>()).prop_map(|(source, fork, records)| {
+            LongWork::ContinueFork { source: source.into(), fork: fork.into(), records }
+        }),
+        (text(), text()).prop_map(|(source, fork)| LongWork::GiveUpFork { source: source.into(), fork: fork.into() }),
     ]
 }
 
@@ -177,6 +224,8 @@ fn command() -> impl Strategy<Value = Command> {
         (text(), text()).prop_map(|(id, entry_id)| {
             Command::SetActiveLeaf(SetActiveLeaf { session_id: id.into(), entry_id: entry_id.into() })
         }),
+        import().prop_map(Command::Import),
+        long_work().prop_map(Command::Long),
         store_write().prop_map(Command::Store),
         (text(), any::<u32>(), any::<u64>(), any::<u32>()).prop_map(|(attach, group, index, ordinal)| {
             Command::Feed(FeedOrder::Delivered { attach, position: Position { group, index, ordinal } })
@@ -191,9 +240,10 @@ proptest! {
     #[test]
     fn every_stamped_command_reads_back_as_written(
         command in command(), at_ms in any::<i64>(), seed in any::<u128>(), request_id in any::<u128>(),
-        repeated: bool,
+        is_retry: bool, owner in proptest::option::of("[a-z]{1,4}"),
     ) {
-        let stamped = Stamped { stamp: Stamp { at_ms, seed }, request_id: RequestId(request_id), repeated, command };
+        let scope = owner.map(|owner| Arc::new(Scope::new(serde_json::json!({ "owner": owner })).unwrap()));
+        let stamped = Stamped { stamp: Stamp { at_ms, seed }, request_id: RequestId(request_id), is_retry, scope, command };
         let order = Order::new(stamped.clone());
         let back = Order::read(order.encoded().clone()).unwrap();
         prop_assert_eq!(back.stamped(), &stamped);
@@ -203,21 +253,21 @@ proptest! {
     fn every_entry_reads_back_as_written(
         term in any::<u64>(), leader in any::<u64>(), index in any::<u64>(), voters in prop::collection::btree_set(0u64..9, 0..4),
     ) {
-        let id = LogId { term, leader, index };
+        let id = LogId::new(term, leader, index);
         let members = voters.iter().map(|node| (*node, Peer { address: format!("n{node}:1"), instance: format!("i{node}") })).collect();
         let membership = Membership { configs: vec![voters], members };
         for payload in [Payload::Blank, Payload::Membership(membership)] {
             let entry = Entry { id, payload };
-            let bytes = Bytes::from(entry.spell().encode_to_vec());
-            prop_assert_eq!(Entry::understand(proto::Entry::decode(bytes).unwrap()).unwrap(), entry);
+            let bytes = Bytes::from(entry.to_proto().encode_to_vec());
+            prop_assert_eq!(Entry::from_proto(proto::Entry::decode(bytes).unwrap()).unwrap(), entry);
         }
     }
 
     #[test]
     fn any_bytes_are_read_or_refused_but_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..80)) {
         let _ = Order::read(bytes.clone().into());
-        if let Ok(spelled) = proto::Entry::decode(Bytes::from(bytes)) {
-            let _ = Entry::understand(spelled);
+        if let Ok(encoded) = proto::Entry::decode(Bytes::from(bytes)) {
+            let _ = Entry::from_proto(encoded);
         }
     }
 }
@@ -234,15 +284,20 @@ fn golden() -> Entry {
         origin: Some(Json::adopt("{}")),
         body: Body::Message(Message { role: Role::Assistant, body: Json::adopt("{\"x\":1}") }),
     });
-    let order =
-        Order::new(Stamped { stamp: Stamp { at_ms: 5, seed: 1 }, request_id: RequestId(2), repeated: false, command });
-    Entry { id: LogId { term: 3, leader: 1, index: 300 }, payload: Payload::Command(order) }
+    let order = Order::new(Stamped {
+        stamp: Stamp { at_ms: 5, seed: 1 },
+        request_id: RequestId(2),
+        is_retry: false,
+        scope: None,
+        command,
+    });
+    Entry { id: LogId::new(3, 1, 300), payload: Payload::Command(order) }
 }
 
 #[test]
 fn the_bytes_of_an_entry_stay_as_they_are() {
     assert_eq!(
-        hex(&golden().spell().encode_to_vec()),
+        hex(&golden().to_proto().encode_to_vec()),
         "0803100118ac022a3f080a1210000000000000000000000000000000011a10000000000000000000000000000000027a170a017312\
          016522027b7d2a0b080212077b2278223a317d"
     );
@@ -257,6 +312,6 @@ fn a_command_of_a_newer_version_is_refused_not_skipped() {
 
 #[test]
 fn a_voter_that_is_no_member_is_refused() {
-    let spelled = proto::Membership { configs: vec![proto::Voters { nodes: vec![4] }], members: Vec::new() };
-    assert!(Membership::understand(spelled).unwrap_err().0.contains("voter 4"));
+    let encoded = proto::Membership { configs: vec![proto::Voters { nodes: vec![4] }], members: Vec::new() };
+    assert!(Membership::from_proto(encoded).unwrap_err().0.contains("voter 4"));
 }

@@ -1,5 +1,5 @@
-//! Owns: the bytes of a stamped command, in the log and on the wire. One codec pair.
-//! Never: look inside a JSON body. Bytes of another version or damaged ones are a typed error, never a panic.
+//! Owns: the encoding of a stamped command, in the log and on the wire.
+//! Never: parses a JSON body. Damaged bytes, or bytes of another version, are an error and never a panic.
 
 use std::fmt;
 use std::sync::Arc;
@@ -13,27 +13,35 @@ use crate::machine::apply::append_many::AppendMany;
 use crate::machine::apply::create::CreateSession;
 use crate::machine::apply::delete::DeleteSession;
 use crate::machine::apply::ensure::EnsureSession;
-use crate::machine::apply::feed::FeedOrder;
+use crate::machine::apply::feed_order::FeedOrder;
 use crate::machine::apply::fork::ForkSession;
+use crate::machine::apply::import::{FinishImport, IfExists, ImportEntries};
+use crate::machine::apply::long::LongWork;
 use crate::machine::apply::set_active_leaf::SetActiveLeaf;
 use crate::machine::apply::set_meta::SetMeta;
 use crate::machine::apply::set_status::SetStatus;
 use crate::machine::apply::store::{Envelope, StoreWrite};
 use crate::machine::apply::update_message::{NewContent, UpdateMessage};
-use crate::machine::entry::Body;
-use crate::machine::event::EventKind;
-use crate::machine::ids::{EntryId, FeedPlace, Position, RequestId, SessionId};
+use crate::machine::change::SessionChange;
+use crate::machine::entry::{Body, Entry};
+use crate::machine::ids::{EntryId, Position, RequestId, SessionId};
 use crate::machine::json::{Json, Object};
+use crate::machine::long::{Home, Leftover};
 use crate::machine::message::{Message, Role};
 use crate::machine::patch::Patch;
-use crate::machine::session::SessionStatus;
+use crate::machine::scope::Scope;
 use crate::machine::stamp::Stamp;
 use crate::machine::{Command, Stamped};
 use crate::proto::log as proto;
-use crate::proto::log::stamped_command::Command as Spelled;
-use crate::storage::records;
+use crate::proto::log::stamped_command::Command as Encoded;
+use crate::proto::store;
+use crate::storage::proto_types::{
+    kind_from_proto, kind_to_proto, object_from_text, object_to_text, place_from_proto, place_to_proto,
+    role_from_proto, role_to_proto, status_from_proto, status_to_proto,
+};
+use crate::storage::state::{entry, meta};
 
-/// A stamped command together with its bytes: encoded once where it is proposed, shared from there on.
+/// A stamped command with its encoding. The proposer encodes it once; the bytes are shared from then on.
 #[derive(Clone)]
 pub struct Order(Arc<Inner>);
 
@@ -54,7 +62,7 @@ impl Order {
         Ok(Order(Arc::new(Inner { stamped, encoded })))
     }
 
-    /// The command alone, without a copy where nobody else holds the order.
+    /// The command alone. Copies it only if the order is shared.
     pub fn into_stamped(self) -> Stamped {
         Arc::try_unwrap(self.0).map_or_else(|shared| shared.stamped.clone(), |inner| inner.stamped)
     }
@@ -87,129 +95,252 @@ impl fmt::Display for Order {
 }
 
 fn encode(stamped: &Stamped) -> Bytes {
-    let spelled = proto::StampedCommand {
+    let encoded = proto::StampedCommand {
         at_ms: stamped.stamp.at_ms,
         seed: Bytes::copy_from_slice(&stamped.stamp.seed.to_be_bytes()),
         request_id: Bytes::copy_from_slice(&stamped.request_id.0.to_be_bytes()),
-        repeated: stamped.repeated,
-        command: Some(spell(&stamped.command)),
+        repeated: stamped.is_retry,
+        command: Some(match &stamped.scope {
+            None => to_proto(&stamped.command),
+            Some(scope) => within_to_proto(scope, &stamped.command),
+        }),
     };
-    spelled.encode_to_vec().into()
+    encoded.encode_to_vec().into()
 }
 
 fn decode(bytes: Bytes) -> Result<Stamped, Unreadable> {
-    let spelled = proto::StampedCommand::decode(bytes).map_err(|error| Unreadable(format!("command: {error}")))?;
-    let command = spelled
+    let decoded = proto::StampedCommand::decode(bytes).map_err(|error| Unreadable(format!("command: {error}")))?;
+    let command = decoded
         .command
-        .ok_or_else(|| Unreadable("command: none this version knows; it was written by a newer one".to_owned()))?;
+        .ok_or_else(|| Unreadable("command: this version does not know it; a newer version wrote it".to_owned()))?;
+    let (scope, command) = match command {
+        Encoded::Within(within) => {
+            let (scope, command) = within_from_proto(within)?;
+            (Some(Arc::new(scope)), command)
+        }
+        command => (None, from_proto(command)?),
+    };
     Ok(Stamped {
-        stamp: Stamp { at_ms: spelled.at_ms, seed: wide(&spelled.seed, "seed")? },
-        request_id: RequestId(wide(&spelled.request_id, "request_id")?),
-        repeated: spelled.repeated,
-        command: understand(command)?,
+        stamp: Stamp { at_ms: decoded.at_ms, seed: wide(&decoded.seed, "seed")? },
+        request_id: RequestId(wide(&decoded.request_id, "request_id")?),
+        is_retry: decoded.repeated,
+        scope,
+        command,
     })
 }
 
-fn spell(command: &Command) -> Spelled {
+fn within_to_proto(scope: &Scope, command: &Command) -> Encoded {
+    let inner = proto::StampedCommand { command: Some(to_proto(command)), ..proto::StampedCommand::default() };
+    Encoded::Within(proto::Within { scope: scope.text().to_owned(), command: inner.encode_to_vec().into() })
+}
+
+fn within_from_proto(within: proto::Within) -> Result<(Scope, Command), Unreadable> {
+    let wrong = |why: &dyn fmt::Display| Unreadable(format!("command.within: {why}"));
+    let scope = Scope::parse(&within.scope).map_err(|error| wrong(&error))?;
+    let inner = proto::StampedCommand::decode(within.command).map_err(|error| wrong(&error))?;
+    let command = inner.command.ok_or_else(|| wrong(&"this version does not know it; a newer version wrote it"))?;
+    Ok((scope, from_proto(command)?))
+}
+
+fn to_proto(command: &Command) -> Encoded {
     match command {
-        Command::Create(c) => Spelled::Create(spell_create(c)),
-        Command::Ensure(c) => Spelled::Ensure(proto::Ensure {
+        Command::Create(c) => Encoded::Create(create_to_proto(c)),
+        Command::Ensure(c) => Encoded::Ensure(proto::Ensure {
             session_id: c.session_id.to_string(),
-            session: Some(spell_create(&c.session)),
+            session: Some(create_to_proto(&c.session)),
         }),
-        Command::SetMeta(c) => Spelled::SetMeta(proto::SetMeta {
+        Command::SetMeta(c) => Encoded::SetMeta(proto::SetMeta {
             session_id: c.session_id.to_string(),
             title: c.title.clone(),
             description: c.description.clone(),
-            metadata: c.metadata.as_ref().map(object_text),
+            metadata: c.metadata.as_ref().map(object_to_text),
         }),
-        Command::SetStatus(c) => Spelled::SetStatus(proto::SetStatus {
+        Command::SetStatus(c) => Encoded::SetStatus(proto::SetStatus {
             session_id: c.session_id.to_string(),
-            status: spell_status(c.status) as i32,
+            status: status_to_proto(c.status) as i32,
             reason: c.reason.clone(),
         }),
-        Command::Delete(c) => Spelled::Delete(proto::Delete { session_id: c.session_id.to_string() }),
-        Command::Append(c) => Spelled::Append(spell_append(c)),
-        Command::AppendMany(c) => Spelled::AppendMany(proto::AppendMany {
+        Command::Delete(c) => Encoded::Delete(session_ref(&c.session_id)),
+        Command::Append(c) => Encoded::Append(append_to_proto(c)),
+        Command::AppendMany(c) => Encoded::AppendMany(proto::AppendMany {
             session_id: c.session_id.to_string(),
             parent_id: c.parent_id.as_ref().map(EntryId::to_string),
             origin: c.origin.as_ref().map(json_text),
-            messages: c.messages.iter().map(spell_message).collect(),
+            messages: c.messages.iter().map(message_to_proto).collect(),
         }),
-        Command::UpdateMessage(c) => Spelled::UpdateMessage(proto::UpdateMessage {
+        Command::UpdateMessage(c) => Encoded::UpdateMessage(proto::UpdateMessage {
             session_id: c.session_id.to_string(),
             entry_id: c.entry_id.to_string(),
-            content: Some(spell_content(&c.content)),
+            content: Some(content_to_proto(&c.content)),
             details: c.details.as_ref().map(json_text),
             expected_revision: c.expected_revision,
             origin: c.origin.as_ref().map(json_text),
         }),
-        Command::Fork(c) => Spelled::Fork(proto::Fork {
-            session_id: c.session_id.to_string(),
-            entry_id: c.entry_id.to_string(),
-            title: c.title.clone(),
-        }),
-        Command::SetActiveLeaf(c) => Spelled::SetActiveLeaf(proto::SetActiveLeaf {
+        Command::Fork(c) => Encoded::Fork(fork_to_proto(c)),
+        Command::SetActiveLeaf(c) => Encoded::SetActiveLeaf(store::EntryRef {
             session_id: c.session_id.to_string(),
             entry_id: c.entry_id.to_string(),
         }),
-        Command::Store(write) => spell_store(write),
-        Command::Feed(order) => spell_feed(order),
+        Command::Import(c) => Encoded::Import(import_to_proto(c)),
+        Command::Store(write) => store_to_proto(write),
+        Command::Feed(order) => feed_to_proto(order),
+        Command::Long(work) => Encoded::LongWork(proto::LongWork { work: Some(long_to_proto(work)) }),
     }
 }
 
-fn spell_store(write: &StoreWrite) -> Spelled {
-    let session = |id: &SessionId| proto::SessionRef { session_id: id.to_string() };
-    match write {
-        StoreWrite::PutMeta(meta) => Spelled::StorePutMeta(proto::PutMeta {
-            session_id: meta.session_id.to_string(),
-            record: records::print_meta(meta),
+fn session_ref(session_id: &SessionId) -> proto::SessionRef {
+    proto::SessionRef { session_id: session_id.to_string() }
+}
+
+fn fork_to_proto(fork: &ForkSession) -> proto::Fork {
+    proto::Fork {
+        session_id: fork.session_id.to_string(),
+        entry_id: fork.entry_id.to_string(),
+        title: fork.title.clone(),
+    }
+}
+
+fn fork_from_proto(fork: proto::Fork) -> ForkSession {
+    ForkSession { session_id: fork.session_id.into(), entry_id: fork.entry_id.into(), title: fork.title }
+}
+
+fn long_to_proto(work: &LongWork) -> proto::long_work::Work {
+    use proto::long_work::Work;
+    let fork_ref =
+        |source: &SessionId, fork: &SessionId| store::ForkRef { source: source.to_string(), fork: fork.to_string() };
+    match work {
+        LongWork::Delete(c) => Work::Delete(session_ref(&c.session_id)),
+        LongWork::DeleteEntries(session_id) => Work::DeleteEntries(session_ref(session_id)),
+        LongWork::Import(c) => Work::Import(import_to_proto(c)),
+        LongWork::Free { leftover, records } => Work::Free(proto::Free {
+            session_id: leftover.session_id.to_string(),
+            home: leftover.home.map(|home| Bytes::copy_from_slice(&home.0.to_be_bytes())),
+            records: *records,
         }),
-        StoreWrite::DeleteMeta(id) => Spelled::StoreDeleteMeta(session(id)),
-        StoreWrite::PutEntry(id, entry) => Spelled::StorePutEntry(proto::PutEntry {
-            session_id: id.to_string(),
-            entry_id: entry.id.to_string(),
-            record: records::print_entry(entry),
-        }),
-        StoreWrite::DeleteEntries(id) => Spelled::StoreDeleteEntries(session(id)),
-        StoreWrite::SetLeaf(id, entry_id) => {
-            Spelled::StoreSetLeaf(proto::EntryRef { session_id: id.to_string(), entry_id: entry_id.to_string() })
+        LongWork::BeginFork(c) => Work::BeginFork(fork_to_proto(c)),
+        LongWork::ContinueFork { source, fork, records } => {
+            Work::ContinueFork(proto::ContinueFork { fork: Some(fork_ref(source, fork)), records: *records })
         }
-        StoreWrite::DeleteLeaf(id) => Spelled::StoreDeleteLeaf(session(id)),
-        StoreWrite::PublishEvents(envelopes) => Spelled::StorePublishEvents(proto::PublishEvents {
-            envelopes: envelopes.iter().map(spell_envelope).collect(),
-        }),
+        LongWork::GiveUpFork { source, fork } => Work::GiveUpFork(fork_ref(source, fork)),
     }
 }
 
-fn spell_feed(order: &FeedOrder) -> Spelled {
+fn long_from_proto(work: proto::LongWork) -> Result<LongWork, Unreadable> {
+    use proto::long_work::Work;
+    let unknown = || Unreadable("long work: this version does not know it; a newer version wrote it".to_owned());
+    Ok(match work.work.ok_or_else(unknown)? {
+        Work::Delete(c) => LongWork::Delete(DeleteSession { session_id: c.session_id.into() }),
+        Work::DeleteEntries(c) => LongWork::DeleteEntries(c.session_id.into()),
+        Work::Import(c) => LongWork::Import(Box::new(import_from_proto(c)?)),
+        Work::Free(c) => {
+            let home = c.home.map(|home| wide(&home, "free.home")).transpose()?.map(Home);
+            LongWork::Free { leftover: Leftover { session_id: c.session_id.into(), home }, records: c.records }
+        }
+        Work::BeginFork(c) => LongWork::BeginFork(fork_from_proto(c)),
+        Work::ContinueFork(c) => {
+            let fork = c.fork.ok_or_else(|| missing("continue_fork.fork"))?;
+            LongWork::ContinueFork { source: fork.source.into(), fork: fork.fork.into(), records: c.records }
+        }
+        Work::GiveUpFork(c) => LongWork::GiveUpFork { source: c.source.into(), fork: c.fork.into() },
+    })
+}
+
+fn store_to_proto(write: &StoreWrite) -> Encoded {
+    let (id, change) = match write {
+        StoreWrite::Session(id, change) => (id.to_string(), change),
+        StoreWrite::PublishEvents(envelopes) => {
+            let envelopes = envelopes.iter().map(envelope_to_proto).collect();
+            return Encoded::StorePublishEvents(proto::PublishEvents { envelopes });
+        }
+    };
+    match change {
+        SessionChange::PutMeta(meta) => {
+            Encoded::StorePutMeta(proto::PutMeta { session_id: id, record: meta::encode(meta) })
+        }
+        SessionChange::DeleteMeta => Encoded::StoreDeleteMeta(proto::SessionRef { session_id: id }),
+        SessionChange::PutEntry(entry) => Encoded::StorePutEntry(proto::PutEntry {
+            session_id: id,
+            entry_id: entry.id.to_string(),
+            record: entry::encode(entry),
+        }),
+        SessionChange::DeleteEntries => Encoded::StoreDeleteEntries(proto::SessionRef { session_id: id }),
+        SessionChange::SetLeaf(entry_id) => {
+            Encoded::StoreSetLeaf(store::EntryRef { session_id: id, entry_id: entry_id.to_string() })
+        }
+        SessionChange::DeleteLeaf => Encoded::StoreDeleteLeaf(proto::SessionRef { session_id: id }),
+    }
+}
+
+fn import_to_proto(import: &ImportEntries) -> proto::Import {
+    let if_exists = match import.if_exists {
+        IfExists::Refuse => proto::IfExists::Refuse,
+        IfExists::Skip => proto::IfExists::Skip,
+        IfExists::Replace => proto::IfExists::Replace,
+        IfExists::Merge => proto::IfExists::Merge,
+    };
+    let encode = |entry: &Entry| proto::ImportedEntry { entry_id: entry.id.to_string(), record: entry::encode(entry) };
+    proto::Import {
+        session_id: import.session_id.to_string(),
+        if_exists: if_exists as i32,
+        first: import.first,
+        entries: import.entries.iter().map(encode).collect(),
+        meta: import.finish.as_ref().map(|finish| meta::encode(&finish.meta)),
+        leaf: import.finish.as_ref().and_then(|finish| finish.leaf.as_ref().map(EntryId::to_string)),
+    }
+}
+
+fn import_from_proto(import: proto::Import) -> Result<ImportEntries, Unreadable> {
+    let if_exists = match import.if_exists() {
+        proto::IfExists::Refuse => IfExists::Refuse,
+        proto::IfExists::Skip => IfExists::Skip,
+        proto::IfExists::Replace => IfExists::Replace,
+        proto::IfExists::Merge => IfExists::Merge,
+        proto::IfExists::Unspecified => return Err(missing("import.if_exists")),
+    };
+    let session_id = SessionId::from(import.session_id);
+    let decode = |entry: proto::ImportedEntry| {
+        entry::decode(&session_id, &entry.entry_id.into(), &entry.record).map_err(|fault| Unreadable(fault.0))
+    };
+    let entries = import.entries.into_iter().map(decode).collect::<Result<_, _>>()?;
+    let leaf = import.leaf.map(EntryId::from);
+    let finish = match import.meta {
+        Some(record) => {
+            let meta = meta::decode(&session_id, &record).map_err(|fault| Unreadable(fault.0))?;
+            Some(FinishImport { meta, leaf })
+        }
+        None => None,
+    };
+    Ok(ImportEntries { session_id, if_exists, first: import.first, entries, finish })
+}
+
+fn feed_to_proto(order: &FeedOrder) -> Encoded {
     match order {
         FeedOrder::Delivered { attach, position: Position { group, index, ordinal } } => {
-            Spelled::Delivered(proto::Delivered {
+            Encoded::Delivered(proto::Delivered {
                 attach: attach.clone(),
                 group: *group,
                 index: *index,
                 ordinal: *ordinal,
             })
         }
-        FeedOrder::Detached { attach } => Spelled::Detached(proto::Detached { attach: attach.clone() }),
-        FeedOrder::Trim { upto } => Spelled::TrimFeed(proto::TrimFeed { index: upto.index, ordinal: upto.ordinal }),
+        FeedOrder::Detached { attach } => Encoded::Detached(proto::Detached { attach: attach.clone() }),
+        FeedOrder::Trim { upto } => Encoded::TrimFeed(place_to_proto(*upto)),
     }
 }
 
-fn spell_create(create: &CreateSession) -> proto::Create {
+fn create_to_proto(create: &CreateSession) -> proto::Create {
     proto::Create {
         title: create.title.clone(),
         description: create.description.clone(),
-        metadata: create.metadata.as_ref().map(object_text),
+        metadata: create.metadata.as_ref().map(object_to_text),
     }
 }
 
-fn spell_append(append: &AppendEntry) -> proto::Append {
+fn append_to_proto(append: &AppendEntry) -> proto::Append {
     let body = match &append.body {
-        Body::Message(message) => proto::append::Body::Message(spell_message(message)),
+        Body::Message(message) => proto::append::Body::Message(message_to_proto(message)),
         Body::Custom { custom_type, data } => {
-            proto::append::Body::Custom(proto::Custom { custom_type: custom_type.clone(), data: json_text(data) })
+            proto::append::Body::Custom(store::CustomBody { custom_type: custom_type.clone(), data: json_text(data) })
         }
     };
     proto::Append {
@@ -221,7 +352,7 @@ fn spell_append(append: &AppendEntry) -> proto::Append {
     }
 }
 
-fn spell_content(content: &NewContent) -> proto::update_message::Content {
+fn content_to_proto(content: &NewContent) -> proto::update_message::Content {
     match content {
         NewContent::Full(content) => proto::update_message::Content::Full(json_text(content)),
         NewContent::Patch(patch) => proto::update_message::Content::Patch(proto::Patch {
@@ -234,7 +365,7 @@ fn spell_content(content: &NewContent) -> proto::update_message::Content {
     }
 }
 
-fn understand_content(content: Option<proto::update_message::Content>) -> Result<NewContent, Unreadable> {
+fn content_from_proto(content: Option<proto::update_message::Content>) -> Result<NewContent, Unreadable> {
     match content {
         Some(proto::update_message::Content::Full(content)) => Ok(NewContent::Full(Json::adopt(&content))),
         Some(proto::update_message::Content::Patch(patch)) => Ok(NewContent::Patch(Patch {
@@ -248,96 +379,100 @@ fn understand_content(content: Option<proto::update_message::Content>) -> Result
     }
 }
 
-fn spell_message(message: &Message) -> proto::Message {
-    proto::Message { role: spell_role(message.role) as i32, body: json_text(&message.body) }
+fn message_to_proto(message: &Message) -> store::MessageBody {
+    store::MessageBody { role: role_to_proto(message.role) as i32, json: json_text(&message.body) }
 }
 
-fn spell_envelope(envelope: &Envelope) -> proto::Envelope {
+fn envelope_to_proto(envelope: &Envelope) -> proto::Envelope {
     proto::Envelope {
-        kind: spell_kind(envelope.kind) as i32,
+        kind: kind_to_proto(envelope.kind) as i32,
         session_id: envelope.session_id.to_string(),
-        role: envelope.role.map(|role| spell_role(role) as i32),
+        role: envelope.role.map(|role| role_to_proto(role) as i32),
         payload: json_text(&envelope.payload),
-        metadata: envelope.metadata.as_ref().map(object_text),
+        metadata: envelope.metadata.as_ref().map(object_to_text),
     }
 }
 
-fn understand(spelled: Spelled) -> Result<Command, Unreadable> {
-    Ok(match spelled {
-        Spelled::Create(c) => Command::Create(understand_create(c)?),
-        Spelled::Ensure(c) => Command::Ensure(EnsureSession {
+fn from_proto(encoded: Encoded) -> Result<Command, Unreadable> {
+    Ok(match encoded {
+        Encoded::Create(c) => Command::Create(create_from_proto(c)?),
+        Encoded::Ensure(c) => Command::Ensure(EnsureSession {
             session_id: c.session_id.into(),
-            session: understand_create(c.session.ok_or_else(|| missing("ensure.session"))?)?,
+            session: create_from_proto(c.session.ok_or_else(|| missing("ensure.session"))?)?,
         }),
-        Spelled::SetMeta(c) => Command::SetMeta(SetMeta {
+        Encoded::SetMeta(c) => Command::SetMeta(SetMeta {
             session_id: c.session_id.into(),
             title: c.title,
             description: c.description,
             metadata: object(c.metadata)?,
         }),
-        Spelled::SetStatus(c) => Command::SetStatus(SetStatus {
-            status: understand_status(c.status)?,
+        Encoded::SetStatus(c) => Command::SetStatus(SetStatus {
+            status: status_from_proto(c.status).ok_or_else(|| unknown("status", c.status))?,
             session_id: c.session_id.into(),
             reason: c.reason,
         }),
-        Spelled::Delete(c) => Command::Delete(DeleteSession { session_id: c.session_id.into() }),
-        Spelled::Append(c) => Command::Append(understand_append(c)?),
-        Spelled::AppendMany(c) => Command::AppendMany(AppendMany {
+        Encoded::Delete(c) => Command::Delete(DeleteSession { session_id: c.session_id.into() }),
+        Encoded::Append(c) => Command::Append(append_from_proto(c)?),
+        Encoded::AppendMany(c) => Command::AppendMany(AppendMany {
             session_id: c.session_id.into(),
             parent_id: c.parent_id.map(EntryId::from),
             origin: json(c.origin),
-            messages: c.messages.into_iter().map(understand_message).collect::<Result<_, _>>()?,
+            messages: c.messages.into_iter().map(message_from_proto).collect::<Result<_, _>>()?,
         }),
-        Spelled::UpdateMessage(c) => Command::UpdateMessage(UpdateMessage {
+        Encoded::UpdateMessage(c) => Command::UpdateMessage(UpdateMessage {
             session_id: c.session_id.into(),
             entry_id: c.entry_id.into(),
-            content: understand_content(c.content)?,
+            content: content_from_proto(c.content)?,
             details: json(c.details),
             expected_revision: c.expected_revision,
             origin: json(c.origin),
         }),
-        Spelled::Fork(c) => {
-            Command::Fork(ForkSession { session_id: c.session_id.into(), entry_id: c.entry_id.into(), title: c.title })
-        }
-        Spelled::SetActiveLeaf(c) => {
+        Encoded::Fork(c) => Command::Fork(fork_from_proto(c)),
+        Encoded::SetActiveLeaf(c) => {
             Command::SetActiveLeaf(SetActiveLeaf { session_id: c.session_id.into(), entry_id: c.entry_id.into() })
         }
-        Spelled::StorePutMeta(c) => {
-            let meta = records::parse_meta(&c.session_id.into(), &c.record).map_err(|fault| Unreadable(fault.0))?;
-            Command::Store(StoreWrite::PutMeta(meta))
-        }
-        Spelled::StoreDeleteMeta(c) => Command::Store(StoreWrite::DeleteMeta(c.session_id.into())),
-        Spelled::StorePutEntry(c) => {
+        Encoded::Import(c) => Command::Import(import_from_proto(c)?),
+        Encoded::LongWork(work) => Command::Long(long_from_proto(work)?),
+        Encoded::StorePutMeta(c) => {
             let session_id = SessionId::from(c.session_id);
-            let entry = records::parse_entry(&session_id, &c.entry_id.into(), &c.record);
-            Command::Store(StoreWrite::PutEntry(session_id, entry.map_err(|fault| Unreadable(fault.0))?))
+            let meta = meta::decode(&session_id, &c.record).map_err(|fault| Unreadable(fault.0))?;
+            session_write(session_id, SessionChange::PutMeta(meta))
         }
-        Spelled::StoreDeleteEntries(c) => Command::Store(StoreWrite::DeleteEntries(c.session_id.into())),
-        Spelled::StoreSetLeaf(c) => Command::Store(StoreWrite::SetLeaf(c.session_id.into(), c.entry_id.into())),
-        Spelled::StoreDeleteLeaf(c) => Command::Store(StoreWrite::DeleteLeaf(c.session_id.into())),
-        Spelled::StorePublishEvents(c) => {
-            let envelopes = c.envelopes.into_iter().map(understand_envelope).collect::<Result<_, _>>()?;
+        Encoded::StoreDeleteMeta(c) => session_write(c.session_id, SessionChange::DeleteMeta),
+        Encoded::StorePutEntry(c) => {
+            let session_id = SessionId::from(c.session_id);
+            let entry = entry::decode(&session_id, &c.entry_id.into(), &c.record);
+            session_write(session_id, SessionChange::PutEntry(entry.map_err(|fault| Unreadable(fault.0))?))
+        }
+        Encoded::StoreDeleteEntries(c) => session_write(c.session_id, SessionChange::DeleteEntries),
+        Encoded::StoreSetLeaf(c) => session_write(c.session_id, SessionChange::SetLeaf(c.entry_id.into())),
+        Encoded::StoreDeleteLeaf(c) => session_write(c.session_id, SessionChange::DeleteLeaf),
+        Encoded::StorePublishEvents(c) => {
+            let envelopes = c.envelopes.into_iter().map(envelope_from_proto).collect::<Result<_, _>>()?;
             Command::Store(StoreWrite::PublishEvents(envelopes))
         }
-        Spelled::Delivered(c) => Command::Feed(FeedOrder::Delivered {
+        Encoded::Delivered(c) => Command::Feed(FeedOrder::Delivered {
             attach: c.attach,
             position: Position { group: c.group, index: c.index, ordinal: c.ordinal },
         }),
-        Spelled::Detached(c) => Command::Feed(FeedOrder::Detached { attach: c.attach }),
-        Spelled::TrimFeed(c) => {
-            Command::Feed(FeedOrder::Trim { upto: FeedPlace { index: c.index, ordinal: c.ordinal } })
-        }
+        Encoded::Detached(c) => Command::Feed(FeedOrder::Detached { attach: c.attach }),
+        Encoded::Within(_) => return Err(Unreadable("command.within: holds another within".to_owned())),
+        Encoded::TrimFeed(upto) => Command::Feed(FeedOrder::Trim { upto: place_from_proto(upto) }),
     })
 }
 
-fn understand_create(create: proto::Create) -> Result<CreateSession, Unreadable> {
+fn session_write(session_id: impl Into<SessionId>, change: SessionChange) -> Command {
+    Command::Store(StoreWrite::Session(session_id.into(), change))
+}
+
+fn create_from_proto(create: proto::Create) -> Result<CreateSession, Unreadable> {
     let metadata = object(create.metadata)?;
     Ok(CreateSession { title: create.title, description: create.description, metadata })
 }
 
-fn understand_append(append: proto::Append) -> Result<AppendEntry, Unreadable> {
+fn append_from_proto(append: proto::Append) -> Result<AppendEntry, Unreadable> {
     let body = match append.body.ok_or_else(|| missing("append.body"))? {
-        proto::append::Body::Message(message) => Body::Message(understand_message(message)?),
+        proto::append::Body::Message(message) => Body::Message(message_from_proto(message)?),
         proto::append::Body::Custom(custom) => {
             Body::Custom { custom_type: custom.custom_type, data: Json::adopt(&custom.data) }
         }
@@ -351,87 +486,22 @@ fn understand_append(append: proto::Append) -> Result<AppendEntry, Unreadable> {
     })
 }
 
-fn understand_message(message: proto::Message) -> Result<Message, Unreadable> {
-    Ok(Message { role: understand_role(message.role)?, body: Json::adopt(&message.body) })
+fn message_from_proto(message: store::MessageBody) -> Result<Message, Unreadable> {
+    Ok(Message { role: role(message.role)?, body: Json::adopt(&message.json) })
 }
 
-fn understand_envelope(envelope: proto::Envelope) -> Result<Envelope, Unreadable> {
+fn envelope_from_proto(envelope: proto::Envelope) -> Result<Envelope, Unreadable> {
     Ok(Envelope {
-        kind: understand_kind(envelope.kind)?,
+        kind: kind_from_proto(envelope.kind).ok_or_else(|| unknown("event kind", envelope.kind))?,
         session_id: envelope.session_id.into(),
-        role: envelope.role.map(understand_role).transpose()?,
+        role: envelope.role.map(role).transpose()?,
         payload: Json::adopt(&envelope.payload),
         metadata: object(envelope.metadata)?,
     })
 }
 
-fn spell_status(status: SessionStatus) -> proto::Status {
-    match status {
-        SessionStatus::Idle => proto::Status::Idle,
-        SessionStatus::Working => proto::Status::Working,
-        SessionStatus::Done => proto::Status::Done,
-        SessionStatus::Error => proto::Status::Error,
-    }
-}
-
-fn understand_status(status: i32) -> Result<SessionStatus, Unreadable> {
-    match proto::Status::try_from(status) {
-        Ok(proto::Status::Idle) => Ok(SessionStatus::Idle),
-        Ok(proto::Status::Working) => Ok(SessionStatus::Working),
-        Ok(proto::Status::Done) => Ok(SessionStatus::Done),
-        Ok(proto::Status::Error) => Ok(SessionStatus::Error),
-        Ok(proto::Status::Unspecified) | Err(_) => Err(Unreadable(format!("status {status} is unknown"))),
-    }
-}
-
-fn spell_role(role: Role) -> proto::Role {
-    match role {
-        Role::User => proto::Role::User,
-        Role::Assistant => proto::Role::Assistant,
-        Role::FunctionResult => proto::Role::FunctionResult,
-        Role::Custom => proto::Role::Custom,
-    }
-}
-
-fn understand_role(role: i32) -> Result<Role, Unreadable> {
-    match proto::Role::try_from(role) {
-        Ok(proto::Role::User) => Ok(Role::User),
-        Ok(proto::Role::Assistant) => Ok(Role::Assistant),
-        Ok(proto::Role::FunctionResult) => Ok(Role::FunctionResult),
-        Ok(proto::Role::Custom) => Ok(Role::Custom),
-        Ok(proto::Role::Unspecified) | Err(_) => Err(Unreadable(format!("role {role} is unknown"))),
-    }
-}
-
-fn spell_kind(kind: EventKind) -> proto::EventKind {
-    match kind {
-        EventKind::Created => proto::EventKind::Created,
-        EventKind::MessageAdded => proto::EventKind::MessageAdded,
-        EventKind::MessageUpdated => proto::EventKind::MessageUpdated,
-        EventKind::StatusChanged => proto::EventKind::StatusChanged,
-        EventKind::MetaUpdated => proto::EventKind::MetaUpdated,
-        EventKind::Deleted => proto::EventKind::Deleted,
-    }
-}
-
-fn understand_kind(kind: i32) -> Result<EventKind, Unreadable> {
-    match proto::EventKind::try_from(kind) {
-        Ok(proto::EventKind::Created) => Ok(EventKind::Created),
-        Ok(proto::EventKind::MessageAdded) => Ok(EventKind::MessageAdded),
-        Ok(proto::EventKind::MessageUpdated) => Ok(EventKind::MessageUpdated),
-        Ok(proto::EventKind::StatusChanged) => Ok(EventKind::StatusChanged),
-        Ok(proto::EventKind::MetaUpdated) => Ok(EventKind::MetaUpdated),
-        Ok(proto::EventKind::Deleted) => Ok(EventKind::Deleted),
-        Ok(proto::EventKind::Unspecified) | Err(_) => Err(Unreadable(format!("event kind {kind} is unknown"))),
-    }
-}
-
 fn json_text(json: &Json) -> String {
     json.text().to_owned()
-}
-
-fn object_text(object: &Object) -> String {
-    json_text(&Json::print(object))
 }
 
 fn json(text: Option<String>) -> Option<Json> {
@@ -439,16 +509,22 @@ fn json(text: Option<String>) -> Option<Json> {
 }
 
 fn object(text: Option<String>) -> Result<Option<Object>, Unreadable> {
-    let parsed = text.as_deref().map(serde_json::from_str).transpose();
-    parsed.map_err(|error| Unreadable(format!("metadata: {error}")))
+    object_from_text(text.as_deref()).map_err(|error| Unreadable(format!("metadata: {error}")))
 }
 
+/// A 128-bit id.
 fn wide(bytes: &Bytes, field: &str) -> Result<u128, Unreadable> {
-    let bytes: [u8; 16] = bytes
-        .as_ref()
-        .try_into()
-        .map_err(|_| Unreadable(format!("{field}: {} bytes where 16 are needed", bytes.len())))?;
+    let bytes: [u8; 16] =
+        bytes.as_ref().try_into().map_err(|_| Unreadable(format!("{field}: {} bytes instead of 16", bytes.len())))?;
     Ok(u128::from_be_bytes(bytes))
+}
+
+fn role(role: i32) -> Result<Role, Unreadable> {
+    role_from_proto(role).ok_or_else(|| unknown("role", role))
+}
+
+fn unknown(field: &str, number: i32) -> Unreadable {
+    Unreadable(format!("{field} {number} is unknown"))
 }
 
 fn missing(field: &str) -> Unreadable {

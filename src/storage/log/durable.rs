@@ -1,14 +1,14 @@
-//! Owns: the note of how far the newest segment was durable (`log/durable`). Proof that a bad frame at the very end of
-//! the log is damage, and not a write that a crash cut short.
+//! Owns: the file `log/durable`, which says up to which byte the newest segment is durable. It proves that a bad frame
+//! at the end of the log is damage and not a torn write of a crash.
 //!
 //! ```text
 //! magic 8 | salt of the segment u32 | durable end u64 | crc u32                                    (little-endian)
 //! ```
-//! It is written after each fdatasync of a frame and has no fsync of its own but at close: a killed process leaves it
-//! exact, a power cut may leave an older one, which proves less and never too much. A note that cannot be read proves
-//! nothing. See architecture/decisions/0011-torn-or-damaged.md.
+//! It is written after each fdatasync of a frame and synced only at close. After a kill of the process it is exact.
+//! After a power cut it may be old: then it proves less, but nothing wrong. If it cannot be read it proves nothing.
+//! See architecture/decisions/0011-torn-or-damaged.md.
 
-use std::io::{self, Seek, SeekFrom, Write};
+use std::io;
 use std::path::Path;
 
 use tracing::warn;
@@ -20,7 +20,7 @@ const FILE: &str = "durable";
 const MAGIC: &[u8; 8] = b"SMDURABL";
 const BYTES: usize = 24;
 
-/// What a note says.
+/// The content of the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DurableEnd {
     salt: u32,
@@ -28,7 +28,7 @@ pub struct DurableEnd {
 }
 
 impl DurableEnd {
-    /// The note in a directory; `None` where there is none that can be read.
+    /// Reads the file of a directory; `None` if it is missing or damaged.
     pub fn read(disk: &dyn Disk, dir: &Path) -> Option<DurableEnd> {
         let bytes = read_whole(disk, &dir.join(FILE)).ok()??;
         let (body, crc) = bytes.get(..BYTES)?.split_last_chunk::<4>()?;
@@ -39,9 +39,9 @@ impl DurableEnd {
         Some(DurableEnd { salt: u32::from_le_bytes(*salt), end: u64::from_le_bytes(end.try_into().ok()?) })
     }
 
-    /// How far the segment with this header was durable, where the note is about it.
-    pub fn of(note: Option<DurableEnd>, header: &Header) -> Option<u64> {
-        note.filter(|note| note.salt == header.salt).map(|note| note.end)
+    /// Up to which byte the segment with this header is durable; `None` if the file is about another segment.
+    pub fn of(durable: Option<DurableEnd>, header: &Header) -> Option<u64> {
+        durable.filter(|durable| durable.salt == header.salt).map(|durable| durable.end)
     }
 
     fn print(self) -> [u8; BYTES] {
@@ -55,36 +55,37 @@ impl DurableEnd {
     }
 }
 
-/// Keeps the note. It is worth having, not worth failing for.
-pub struct Notary {
+/// Writes the file. A failure is logged, but it does not stop the log.
+pub struct DurableEndFile {
     file: Option<Box<dyn DiskFile>>,
 }
 
-impl Notary {
-    pub fn open(disk: &dyn Disk, dir: &Path) -> Notary {
+impl DurableEndFile {
+    pub fn open(disk: &dyn Disk, dir: &Path) -> DurableEndFile {
         let path = dir.join(FILE);
         let file = match disk.edit(&path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => disk.create(&path),
             opened => opened,
         };
-        let file = file.inspect_err(|error| warn!(%error, file = %path.display(), "log: the durable end is not noted"));
-        Notary { file: file.ok() }
+        let file =
+            file.inspect_err(|error| warn!(%error, file = %path.display(), "log: the durable end cannot be recorded"));
+        DurableEndFile { file: file.ok() }
     }
 
-    pub fn note(&mut self, salt: u32, end: u64) {
+    pub fn write(&mut self, salt: u32, end: u64) {
         let bytes = DurableEnd { salt, end }.print();
-        self.attempt(|file| file.seek(SeekFrom::Start(0)).and_then(|_| file.write_all(&bytes)));
+        self.attempt(|file| file.write_at(&bytes, 0));
     }
 
-    /// Makes the note last: the log is closed in order.
-    pub fn settle(&mut self) {
+    /// Makes the file durable when the log is closed.
+    pub fn sync(&mut self) {
         self.attempt(|file| file.sync_data());
     }
 
     fn attempt(&mut self, work: impl FnOnce(&mut Box<dyn DiskFile>) -> io::Result<()>) {
         let Some(file) = &mut self.file else { return };
         if let Err(error) = work(file) {
-            warn!(%error, "log: the durable end is not noted any more");
+            warn!(%error, "log: the durable end is no longer recorded");
             self.file = None;
         }
     }
@@ -97,13 +98,13 @@ mod tests {
     use std::fs;
 
     #[test]
-    fn a_note_reads_back_and_a_damaged_one_proves_nothing() {
+    fn a_durable_end_reads_back_and_a_damaged_one_proves_nothing() {
         let dir = tempfile::tempdir().unwrap();
         assert_eq!(DurableEnd::read(&RealDisk, dir.path()), None);
-        let mut notary = Notary::open(&RealDisk, dir.path());
-        notary.note(7, 1 << 40);
-        notary.note(8, 60);
-        notary.settle();
+        let mut file = DurableEndFile::open(&RealDisk, dir.path());
+        file.write(7, 1 << 40);
+        file.write(8, 60);
+        file.sync();
         assert_eq!(DurableEnd::read(&RealDisk, dir.path()), Some(DurableEnd { salt: 8, end: 60 }));
         let path = dir.path().join(FILE);
         let good = fs::read(&path).unwrap();
@@ -116,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn the_bytes_of_a_note_stay_as_they_are() {
+    fn the_bytes_of_a_durable_end_stay_as_they_are() {
         let hex: String = DurableEnd { salt: 9, end: 60 }.print().iter().map(|byte| format!("{byte:02x}")).collect();
         assert!(hex.starts_with("534d4455524142 4c".replace(' ', "").as_str()) && hex.len() == 48, "{hex}");
         assert_eq!(&hex[16..40], "090000003c00000000000000");

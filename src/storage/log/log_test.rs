@@ -1,4 +1,4 @@
-//! The laws of the log as a whole: what was acknowledged is there, what is not ours is refused.
+//! The laws of the log: acknowledged entries survive, and foreign or damaged files are refused.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -22,14 +22,15 @@ fn limits() -> Limits {
 }
 
 fn id(term: u64, index: u64) -> LogId {
-    LogId { term, leader: 1, index }
+    LogId::new(term, 1, index)
 }
 
-/// An entry that differs from every other: its title names it.
+/// An entry with a unique title.
 fn entry(term: u64, index: u64) -> Entry {
     let title = format!("entry {index} of term {term}");
     let command = Command::Create(CreateSession { title, description: String::new(), metadata: None });
-    let stamped = Stamped { stamp: Stamp { at_ms: 1, seed: 1 }, request_id: RequestId(1), repeated: false, command };
+    let stamped =
+        Stamped { stamp: Stamp { at_ms: 1, seed: 1 }, request_id: RequestId(1), is_retry: false, scope: None, command };
     Entry { id: id(term, index), payload: Payload::Command(Order::new(stamped)) }
 }
 
@@ -53,12 +54,17 @@ impl World {
         self.try_open().unwrap()
     }
 
-    /// The note of the durable end, as it lies on disk now.
+    /// The bytes of the durable end on disk.
     fn note(&self) -> Vec<u8> {
         fs::read(self.dir.path().join("durable")).unwrap()
     }
 
-    /// A crash leaves the note of before the write it cut short.
+    /// Where the next frame goes. Behind it the newest segment has only zeros.
+    fn end(&self) -> usize {
+        u64::from_le_bytes(self.note()[12..20].try_into().unwrap()) as usize
+    }
+
+    /// A crash during a write leaves the durable end of the previous write.
     fn set_note(&self, note: &[u8]) {
         fs::write(self.dir.path().join("durable"), note).unwrap();
     }
@@ -140,28 +146,37 @@ async fn a_tail_torn_at_any_byte_loses_only_the_torn_write() {
     let log = world.open();
     append_each(&log, 1, 0..5).await;
     let path = world.segments().pop().unwrap();
-    let whole = fs::metadata(&path).unwrap().len();
-    let note = world.note();
+    let (whole, note) = (world.end(), world.note());
     append(&log, vec![entry(1, 5)]).await.unwrap();
     log.close().await;
-    let bytes = fs::read(&path).unwrap();
-    for cut in whole..bytes.len() as u64 {
-        fs::write(&path, &bytes[..cut as usize]).unwrap();
-        world.set_note(&note);
-        let log = world.open();
-        assert_eq!(all(&log), expected(1, 0..5), "cut at byte {cut}");
-        log.close().await;
-        assert_eq!(fs::metadata(&path).unwrap().len(), whole, "the tail is cut off");
+    let (bytes, end) = (fs::read(&path).unwrap(), world.end());
+    for cut in whole..end {
+        // A file that ends there, as an older version left it, and one with zeros from there on.
+        let mut zeros = bytes[..cut].to_vec();
+        zeros.resize(bytes.len(), 0);
+        for torn in [&bytes[..cut], &zeros] {
+            fs::write(&path, torn).unwrap();
+            world.set_note(&note);
+            let log = world.open();
+            assert_eq!(all(&log), expected(1, 0..5), "cut at byte {cut}");
+            log.close().await;
+            assert!(fs::read(&path).unwrap()[whole..].iter().all(|byte| *byte == 0), "the tail is zero");
+        }
     }
-    // The file may also have grown without its bytes having arrived.
-    let mut zeros = bytes[..whole as usize].to_vec();
-    zeros.resize(bytes.len() + 100, 0);
-    fs::write(&path, zeros).unwrap();
+    world.set_note(&note);
     let log = world.open();
     assert_eq!(all(&log), expected(1, 0..5));
     append_each(&log, 1, 5..8).await;
     log.close().await;
     assert_eq!(all(&world.open()), expected(1, 0..8));
+}
+
+/// Flips one bit and opens; the bit stays flipped.
+fn open_flipped_for_good(world: &World, path: &Path, at: usize) -> Log {
+    let mut bytes = fs::read(path).unwrap();
+    bytes[at] ^= 0x10;
+    fs::write(path, bytes).unwrap();
+    world.open()
 }
 
 /// Flips one bit and opens.
@@ -181,7 +196,7 @@ async fn a_flipped_bit_before_the_last_frame_is_damage_with_a_place() {
     let log = world.open();
     append_each(&log, 1, 0..10).await;
     let path = world.segments().pop().unwrap();
-    let before_last = fs::metadata(&path).unwrap().len() as usize;
+    let before_last = world.end();
     append_each(&log, 1, 10..11).await;
     log.close().await;
     for at in 0..before_last {
@@ -204,13 +219,14 @@ async fn a_write_torn_at_every_sector_of_64_kib_loses_nothing_that_was_acknowled
     writer.on_thread().unwrap();
     append_each(&log, 1, 0..5).await;
     let path = world.segments().pop().unwrap();
-    let (whole, note) = (fs::metadata(&path).unwrap().len() as usize, world.note());
+    let (whole, note) = (world.end(), world.note());
     append(&log, expected(1, 5..2000)).await.unwrap();
     log.close().await;
-    let bytes = fs::read(&path).unwrap();
+    let mut bytes = fs::read(&path).unwrap();
+    bytes.truncate(world.end());
     assert!(bytes.len() - whole > 64 << 10, "{} bytes are one write", bytes.len() - whole);
     for cut in (bytes.len() - (64 << 10)..bytes.len()).step_by(512) {
-        // Cut short; grown without its bytes; and with one sector that never arrived.
+        // Truncated; grown without its bytes; and with one sector that was not written.
         let mut zeros = bytes[..cut].to_vec();
         zeros.resize(bytes.len(), 0);
         let mut hole = bytes.clone();
@@ -232,15 +248,15 @@ async fn a_flipped_bit_in_the_last_frame_is_damage_once_it_was_acknowledged() {
     let log = world.open();
     append_each(&log, 1, 0..5).await;
     let path = world.segments().pop().unwrap();
-    let before = fs::metadata(&path).unwrap().len() as usize;
+    let before = world.end();
     append_each(&log, 1, 5..6).await;
     log.close().await;
-    let note = world.note();
+    let (note, end) = (world.note(), world.end());
     let bytes = fs::read(&path).unwrap();
-    for at in before..bytes.len() {
+    for at in before..end {
         let opened = open_flipped(&world, &path, at).map(|log| log.edges());
         assert!(matches!(&opened, Err(LogError::Damaged { offset, .. }) if *offset == before as u64), "{opened:?}");
-        // Nor may the file have become shorter.
+        // A shorter file is damage too.
         fs::write(&path, &bytes[..at]).unwrap();
         let why = world.try_open().map(|log| log.edges()).unwrap_err().to_string();
         assert!(why.contains("durable up to byte"), "{why}");
@@ -248,6 +264,71 @@ async fn a_flipped_bit_in_the_last_frame_is_damage_once_it_was_acknowledged() {
         world.set_note(&note);
     }
     assert_eq!(all(&world.open()), expected(1, 0..6), "nothing was dropped");
+}
+
+#[tokio::test]
+async fn zeros_before_the_durable_end_are_damage_and_zeros_behind_it_are_free_space() {
+    let world = World::new();
+    let log = world.open();
+    append_each(&log, 1, 0..5).await;
+    let path = world.segments().pop().unwrap();
+    let before = world.end();
+    append_each(&log, 1, 5..6).await;
+    log.close().await;
+    let (good, end) = (fs::read(&path).unwrap(), world.end());
+    assert_eq!(good.len() as u64, limits().segment_bytes, "zeros were written ahead of the frames");
+    assert!(good[end..].iter().all(|byte| *byte == 0));
+    // A lost write of a whole frame, of the last one and of an earlier one.
+    for from in [before, 60] {
+        let mut lost = good.clone();
+        lost[from..end].fill(0);
+        fs::write(&path, &lost).unwrap();
+        let why = world.try_open().map(|log| log.edges()).unwrap_err().to_string();
+        assert!(why.contains(&format!("at byte {from}: ")) && why.contains("durable up to byte"), "{why}");
+        assert_eq!(fs::read(&path).unwrap(), lost, "damage is not touched");
+    }
+    // A flipped bit in the free space hides nothing, and the next frame is written over it.
+    for at in [end, end + 1, end + 700, good.len() - 1] {
+        fs::write(&path, &good).unwrap();
+        let log = open_flipped_for_good(&world, &path, at);
+        assert_eq!(all(&log), expected(1, 0..6), "byte {at}");
+        append_each(&log, 1, 6..9).await;
+        log.close().await;
+        assert_eq!(all(&world.open()), expected(1, 0..9), "byte {at}");
+        let after = world.end();
+        assert!(fs::read(&path).unwrap()[after..].iter().all(|byte| *byte == 0), "byte {at}");
+        world.set_note(&[]);
+    }
+}
+
+#[tokio::test]
+async fn small_frames_share_the_zeros_ahead_of_them_and_a_full_segment_returns_its_rest() {
+    let world = World::new();
+    let log = world.open();
+    append_each(&log, 1, 0..120).await;
+    log.close().await;
+    let mut segments = world.segments();
+    let newest = segments.pop().unwrap();
+    assert_eq!(fs::metadata(newest).unwrap().len(), limits().segment_bytes);
+    assert!(segments.len() > 1);
+    for full in segments {
+        assert_ne!(fs::read(&full).unwrap().last(), Some(&0), "{} ends with a frame", full.display());
+    }
+}
+
+#[tokio::test]
+async fn a_full_disk_shows_when_the_next_segment_is_created() {
+    let world = World::new();
+    world.disk.fail_writes.store(true, Ordering::SeqCst);
+    let log = world.open();
+    let failed = append(&log, vec![entry(1, 0)]).await;
+    assert!(matches!(&failed, Err(LogError::Disk { kind: std::io::ErrorKind::StorageFull, .. })), "{failed:?}");
+    log.close().await;
+    world.disk.fail_writes.store(false, Ordering::SeqCst);
+    let log = world.open();
+    append_each(&log, 1, 0..3).await;
+    log.close().await;
+    assert_eq!(all(&world.open()), expected(1, 0..3));
 }
 
 #[tokio::test]

@@ -1,16 +1,16 @@
 //! The append-only log of one Raft group.
 //!
-//! Owns: entries, vote and commit hint, durable in segment files under one directory. One writer (`writer.rs`) drains
-//! a queue into one write and one fdatasync, then tells everyone who waited: that is the group commit. The newest
-//! entries stay in memory (`cache.rs`), older ones are read from their files (`reader.rs`).
-//! Never: know what consensus is. `replication/` translates.
+//! Owns: entries, vote and commit hint, durable in segment files in one directory. Group commit: one writer
+//! (`writer.rs`) takes all queued appends, makes one write and one fdatasync, and completes all of them. The newest
+//! entries stay in memory (`cache.rs`); older ones are read from their files (`reader.rs`).
+//! Never: consensus. `replication/` translates between its types and ours.
 //!
-//! The vote lies in a small file of its own, replaced as a whole: it must outlive every purge, and since a crash
-//! cannot tear it, a bad checksum there is always damage and never a reason to vote twice.
+//! The vote has its own small file, which is replaced atomically: it must survive every purge. A crash cannot tear it,
+//! so a bad checksum there is always damage, and the node must not vote again.
 //!
-//! A failed write or fdatasync poisons the log: that and every later write fails, since after a failed fsync nobody
-//! knows what is on disk. Entries stay readable. Opening the log again (a restart, once the disk has space) finds out
-//! what survived: a frame that was cut short is cut off, everything acknowledged is there.
+//! A failed write or fdatasync poisons the log: this and every later write fails, because after a failed fsync the
+//! content of the disk is unknown. Entries stay readable. The next open (a restart, when the disk has space) finds out
+//! what survived: it removes a torn frame, and everything that was acknowledged is there.
 
 pub mod command;
 pub mod record;
@@ -28,7 +28,9 @@ mod log_test;
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot};
 
@@ -38,14 +40,14 @@ use record::{Entry, LogId, Vote};
 use writer::Job;
 pub use writer::Writer;
 
-/// Why the log cannot do what it was asked.
+/// Why an operation of the log failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LogError {
-    /// The file system refused.
+    /// The file system failed.
     Disk { doing: String, kind: io::ErrorKind, why: String },
-    /// Bytes that were durable once are not what they were. Nothing was dropped; the operator decides.
+    /// Bytes that were durable have changed. Nothing was dropped; the operator decides.
     Damaged { file: PathBuf, offset: u64, why: String },
-    /// An append that does not continue the log.
+    /// An append does not continue the log.
     Gap { expected: u64, got: u64 },
     /// An earlier write failed; the log writes nothing more until it is opened again.
     Poisoned(String),
@@ -86,18 +88,18 @@ fn disk_error(doing: impl fmt::Display) -> impl FnOnce(io::Error) -> LogError {
     move |error| LogError::Disk { doing: doing.to_string(), kind: error.kind(), why: error.to_string() }
 }
 
-/// The sizes a log keeps to.
+/// The limits of a log.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
-    /// A segment takes no further frame beyond this. Purge frees space in this unit.
+    /// A larger segment gets no further frame. Purge frees whole segments.
     pub segment_bytes: u64,
-    /// The newest entries kept in memory.
+    /// The size of the cache of newest entries.
     pub cache_bytes: usize,
-    /// One write takes no further entry beyond this.
+    /// A larger frame gets no further entry.
     pub frame_bytes: usize,
-    /// One entry of the index of offsets per this many bytes of a segment.
+    /// The index of offsets has one point per this many bytes of a segment.
     pub point_bytes: u64,
-    /// Appends that wait for the writer. The proposals in flight are bounded before they come here.
+    /// The length of the writer's queue. Callers bound the proposals in flight, so it is rarely full.
     pub queue_jobs: usize,
 }
 
@@ -113,26 +115,26 @@ impl Default for Limits {
     }
 }
 
-/// Called by the writer once the outcome is known.
+/// The writer calls it with the result.
 pub type Done = Box<dyn FnOnce(Result<(), LogError>) + Send>;
 
-/// Where a log begins and ends.
+/// The first and last entry of a log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Edges {
     /// The last entry that was purged.
     pub purged: Option<LogId>,
-    /// The last entry; the last purged one when no other is left.
+    /// The last entry; the last purged one if the log is empty.
     pub last: Option<LogId>,
 }
 
-/// A file of the log, and where in it to look for an entry.
+/// A file of the log, with an index of offsets.
 #[derive(Debug, Clone)]
 struct Segment {
     header: segment::Header,
     path: PathBuf,
-    /// Ascending (index, offset): entries from this index up to the next point's lie between the two offsets.
+    /// Ascending (index, offset): the entries from this index to the next point's lie between the two offsets.
     points: Vec<(u64, u64)>,
-    /// Where the next frame goes.
+    /// The offset of the next frame.
     end: u64,
 }
 
@@ -153,8 +155,8 @@ impl State {
         self.last.map(|last| last.index + 1)
     }
 
-    /// Where the entries after this one begin in a segment, to the nearest note before them; its end where there are
-    /// none.
+    /// The offset in a segment where the entries after this one start, rounded down to a point of the index. The end
+    /// of the segment if it has no such entries.
     fn offset_after(&self, rank: usize, index: u64) -> u64 {
         let segment = &self.segments[rank];
         let past = self.segments.get(rank + 1).map(|later| later.header.first).or(self.next_index());
@@ -166,22 +168,31 @@ impl State {
     }
 }
 
-/// What the log, its readers and its writer share.
+/// Shared by the log, its readers and its writer.
 #[derive(Debug)]
 struct Shared {
     group: u32,
     dir: PathBuf,
     limits: Limits,
     state: Mutex<State>,
+    /// How long syncs take lately, in microseconds.
+    sync_us: AtomicU64,
 }
 
 impl Shared {
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    /// Follows a slower sync at once and forgets it slowly: one quick sync says nothing about the next.
+    fn took(&self, sync: Duration) {
+        let before = self.sync_us.load(Ordering::Relaxed);
+        let now = u64::try_from(sync.as_micros()).unwrap_or(u64::MAX);
+        self.sync_us.store(now.max(before - before / 16), Ordering::Relaxed);
+    }
 }
 
-/// The log. Clones are the same log.
+/// A handle of the log. Clones share the log.
 #[derive(Clone)]
 pub struct Log {
     shared: Arc<Shared>,
@@ -190,13 +201,19 @@ pub struct Log {
 }
 
 impl Log {
-    /// Opens the log in a directory, or begins one. The writer must be run for anything to be written:
-    /// `Writer::on_thread`, or `Writer::run` on a runtime of the caller's.
+    /// Opens the log in a directory, or creates it. The caller must run the writer: `Writer::on_thread`, or
+    /// `Writer::run` on its own runtime.
     pub fn open(disk: Arc<dyn Disk>, dir: &Path, group: u32, limits: Limits) -> Result<(Log, Writer), LogError> {
         let opened = open::open(&*disk, dir, group, limits)?;
-        let shared = Arc::new(Shared { group, dir: dir.to_owned(), limits, state: Mutex::new(opened.state) });
+        let shared = Arc::new(Shared {
+            group,
+            dir: dir.to_owned(),
+            limits,
+            state: Mutex::new(opened.state),
+            sync_us: AtomicU64::new(0),
+        });
         let (jobs, queue) = mpsc::channel(limits.queue_jobs);
-        let writer = Writer::new(disk.clone(), shared.clone(), queue, opened.active, opened.notary);
+        let writer = Writer::new(disk.clone(), shared.clone(), queue, opened.active, opened.durable);
         Ok((Log { shared, disk, jobs }, writer))
     }
 
@@ -213,18 +230,23 @@ impl Log {
         self.shared.state().committed
     }
 
+    /// How long the disk takes to make a write durable, lately.
+    pub fn sync_time(&self) -> Duration {
+        Duration::from_micros(self.shared.sync_us.load(Ordering::Relaxed))
+    }
+
     /// Bytes of all segment files.
     pub fn bytes(&self) -> u64 {
         self.shared.state().segments.iter().map(|segment| segment.end).sum()
     }
 
-    /// About how many bytes of them hold entries after this one.
+    /// About how many of these bytes hold entries after this one.
     pub fn bytes_after(&self, index: u64) -> u64 {
         let state = self.shared.state();
         (0..state.segments.len()).map(|rank| state.segments[rank].end - state.offset_after(rank, index)).sum()
     }
 
-    /// An entry that has about `bytes` of other entries between itself and `index`; `None` in a log that is shorter.
+    /// The index of an entry about `bytes` before `index`; `None` if the log is shorter.
     pub fn index_before(&self, index: u64, bytes: u64) -> Option<u64> {
         let state = self.shared.state();
         let mut between = 0;
@@ -239,12 +261,12 @@ impl Log {
         None
     }
 
-    /// Remembers how far the log is committed. It reaches the disk with the next append, without an fsync of its own.
+    /// Sets how far the log is committed. The next append writes it; it gets no fsync of its own.
     pub fn hint_committed(&self, committed: Option<LogId>) {
         self.shared.state().committed = committed;
     }
 
-    /// Makes entries readable at once and durable soon; `done` is called by the writer when they are.
+    /// Makes entries readable at once. The writer calls `done` when they are durable.
     pub async fn append(&self, entries: Vec<Entry>, done: Done) -> Result<(), LogError> {
         let slot = self.jobs.reserve().await.map_err(|_| LogError::Closed)?;
         let mut state = self.shared.state();
@@ -275,7 +297,19 @@ impl Log {
         Ok(())
     }
 
-    /// Drops every entry after `last`; all of them when `None`. Returns when that is durable.
+    /// Notes that the candidate of the saved vote has won. It is not written: with the same term and node on disk, nothing
+    /// depends on it after a restart, and every election needs one vote file less on each node. False if the saved vote is
+    /// another one.
+    pub fn note_won(&self, vote: Vote) -> bool {
+        let mut state = self.shared.state();
+        let same = state.vote.is_some_and(|saved| (saved.term, saved.node) == (vote.term, vote.node));
+        if same {
+            state.vote = Some(vote);
+        }
+        same
+    }
+
+    /// Removes every entry after `last`; all of them if `None`. Returns when that is durable.
     pub async fn truncate_after(&self, last: Option<LogId>) -> Result<(), LogError> {
         let last = {
             let mut state = self.shared.state();
@@ -283,16 +317,16 @@ impl Log {
             if state.next_index().is_none_or(|next| next <= from) {
                 return Ok(());
             }
-            // What was purged stays purged.
+            // Purged entries stay purged.
             let last = last.max(state.purged);
-            state.cache.cut(last.map_or(0, |last| last.index + 1));
+            state.cache.truncate(last.map_or(0, |last| last.index + 1));
             state.last = last;
             last
         };
-        self.wait(|done| Job::Cut { last, done }).await
+        self.wait(|done| Job::Truncate { last, done }).await
     }
 
-    /// Forgets every entry up to `upto`. Files go in the background; a failure shows with the next append.
+    /// Removes every entry up to `upto`. The writer removes the files later; the next append reports a failure.
     pub async fn purge(&self, upto: LogId) -> Result<(), LogError> {
         let slot = self.jobs.reserve().await.map_err(|_| LogError::Closed)?;
         let mut state = self.shared.state();
@@ -309,14 +343,9 @@ impl Log {
         Ok(())
     }
 
-    /// The entries with `from <= index < to` that the log holds, up to `bytes_max` of them but at least one.
-    pub fn read(&self, from: u64, to: u64, bytes_max: usize) -> Result<Vec<Entry>, LogError> {
-        reader::read(&self.shared, &*self.disk, from, to, bytes_max)
-    }
-
-    /// Writes what is queued and ends the writer. Later writes fail with `Closed`.
+    /// Writes what is queued and stops the writer. Later writes fail with `Closed`.
     pub async fn close(&self) {
-        // An error means that the writer ended already.
+        // An error means that the writer has stopped already.
         let _ = self.wait(Job::Close).await;
         self.jobs.closed().await;
     }

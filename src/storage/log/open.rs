@@ -1,8 +1,8 @@
-//! Owns: finding out what a directory of segments holds after a shutdown or a crash.
-//! Never: drop anything that was durable. A write that the crash cut short is cut off with a warning; every other
-//! irregularity is an error that names the file and the byte.
+//! Owns: recovery, what a directory of segments holds after a shutdown or a crash.
+//! Never: drops anything that was durable. A torn write at the end is removed with a warning. Every other irregularity
+//! is an error that names the file and the byte.
 
-use std::io::{Read, Seek, SeekFrom, Write};
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
@@ -10,9 +10,9 @@ use prost::Message as _;
 use tracing::{info, warn};
 
 use super::cache::Cache;
-use super::durable::{DurableEnd, Notary};
+use super::durable::{DurableEnd, DurableEndFile};
 use super::record::{Entry, LogId, Unreadable, Vote, detached};
-use super::segment::{self, FRAME_HEAD_BYTES, HEADER_BYTES, Header, Spot};
+use super::segment::{self, FRAME_HEAD_BYTES, FrameAt, HEADER_BYTES, Header};
 use super::{Limits, LogError, Segment, State, disk_error};
 use crate::proto::log as proto;
 use crate::storage::disk::{Disk, DiskFile, read_whole, write_whole};
@@ -22,9 +22,9 @@ const VOTE_MAGIC: &[u8; 8] = b"SMVOTE01";
 
 pub(super) struct Opened {
     pub state: State,
-    /// The file the writer goes on with; none in a log without segments.
+    /// The file that the writer continues; `None` in a log without segments.
     pub active: Option<Box<dyn DiskFile>>,
-    pub notary: Notary,
+    pub durable: DurableEndFile,
 }
 
 pub(super) fn open(disk: &dyn Disk, dir: &Path, group: u32, limits: Limits) -> Result<Opened, LogError> {
@@ -44,20 +44,20 @@ pub(super) fn open(disk: &dyn Disk, dir: &Path, group: u32, limits: Limits) -> R
     drop_purged(disk, dir, &mut files)?;
     let last = files.len().saturating_sub(1);
     for (rank, file) in files.into_iter().enumerate() {
-        // The cache holds less than two segments; what is older is read from its file when it is asked for.
+        // The cache holds less than two segments. Older entries are read from their files on demand.
         recovery.keeps = rank + 2 > last;
         recovery.take(file, group, rank == last)?;
     }
     recovery.finish(dir)
 }
 
-/// A segment file that was not scanned yet.
+/// A segment file that is not scanned yet.
 struct Found {
     path: PathBuf,
     first: u64,
 }
 
-/// The segments by first index. Drafts of files that never got their name are removed.
+/// The segments, sorted by first index. Removes drafts that never got their final name.
 fn list(disk: &dyn Disk, dir: &Path) -> Result<Vec<Found>, LogError> {
     let doing = || format!("listing {}", dir.display());
     let mut files = Vec::new();
@@ -73,7 +73,7 @@ fn list(disk: &dyn Disk, dir: &Path) -> Result<Vec<Found>, LogError> {
     Ok(files)
 }
 
-/// Removes the segments a purge meant to remove before the crash: all before the last one that began anew.
+/// Completes a purge that a crash interrupted: removes all segments before the last one with the `reset` flag.
 fn drop_purged(disk: &dyn Disk, dir: &Path, files: &mut Vec<Found>) -> Result<(), LogError> {
     for rank in (1..files.len()).rev() {
         if !read_header(disk, &files[rank].path)?.reset {
@@ -106,9 +106,9 @@ struct Recovery<'a> {
     state: State,
     /// Offset and bytes of the newest frame.
     last_frame: Option<(u64, Bytes)>,
-    /// Whether entries of this segment may stay in the cache.
+    /// True if entries of this segment go to the cache.
     keeps: bool,
-    /// How far the newest segment was durable when that was last noted.
+    /// How far the newest segment was durable.
     durable: Option<DurableEnd>,
 }
 
@@ -124,20 +124,20 @@ impl Recovery<'_> {
         let mut offset = HEADER_BYTES;
         self.last_frame = None;
         loop {
-            match segment::look_at(&file, header.salt, offset) {
-                Spot::Frame { end } => {
+            match segment::frame_at(&file, header.salt, offset) {
+                FrameAt::Frame { end } => {
                     let body = file.slice(offset + FRAME_HEAD_BYTES..end);
                     self.replay(&mut segment, offset, body).map_err(|why| damaged(path, offset, why))?;
                     self.last_frame = Some((offset as u64, file.slice(offset..end)));
                     offset = end;
                     segment.end = end as u64;
                 }
-                Spot::End => {
+                FrameAt::End => {
                     self.check_end(path, &header, offset)?;
                     break;
                 }
-                Spot::Bad(why) => {
-                    self.tear(path, &file, &header, offset, why, is_last)?;
+                FrameAt::Bad(why) => {
+                    self.remove_torn(path, &file, &header, offset, why, is_last)?;
                     break;
                 }
             }
@@ -149,7 +149,7 @@ impl Recovery<'_> {
     fn check_header(&mut self, path: &Path, header: &Header, first: u64, group: u32) -> Result<(), LogError> {
         let wrong = |why: String| damaged(path, 0, Unreadable(why));
         if header.prev.is_some_and(LogId::is_beyond_any_log) {
-            return Err(wrong("it continues after an entry that no log reaches".to_owned()));
+            return Err(wrong("it continues after an entry with the largest possible index".to_owned()));
         }
         if header.first != first {
             return Err(wrong(format!("its header says that it begins with entry {}", header.first)));
@@ -169,42 +169,42 @@ impl Recovery<'_> {
         Ok(())
     }
 
-    /// Takes in what one frame says.
+    /// Adds the content of one frame.
     fn replay(&mut self, segment: &mut Segment, offset: usize, body: Bytes) -> Result<(), Unreadable> {
         let frame = proto::Frame::decode(body).map_err(|error| Unreadable(error.to_string()))?;
         let state = &mut self.state;
         let cut_at = frame.cut.and_then(|cut| cut.last);
         let ids = frame.entries.iter().map(|entry| entry.index).chain(cut_at.map(|last| last.index));
         if ids.into_iter().any(|index| index == u64::MAX) {
-            return Err(Unreadable("an entry that no log reaches".to_owned()));
+            return Err(Unreadable("an entry with the largest possible index".to_owned()));
         }
         if let Some(cut) = frame.cut {
-            state.last = cut.last.map(LogId::understand);
+            state.last = cut.last.map(LogId::from_proto);
             let from = state.last.map_or(0, |last| last.index + 1);
-            state.cache.cut(from);
-            segment.void(from, offset as u64);
+            state.cache.truncate(from);
+            segment.discard_points(from, offset as u64);
         }
-        for (rank, spelled) in frame.entries.into_iter().enumerate() {
-            let index = spelled.index;
+        for (rank, encoded) in frame.entries.into_iter().enumerate() {
+            let index = encoded.index;
             if state.next_index().is_some_and(|next| next != index) {
                 return Err(Unreadable(format!("entry {index} where entry {:?} is next", state.next_index())));
             }
             if rank == 0 {
                 segment.point(index, offset as u64, self.limits.point_bytes);
             }
-            state.last = Some(LogId { term: spelled.term, leader: spelled.leader, index });
+            state.last = Some(LogId::new(encoded.term, encoded.leader, index));
             if self.keeps {
-                state.cache.push(Entry::understand(detached(spelled))?);
+                state.cache.push(Entry::from_proto(detached(encoded))?);
                 state.cache.shrink(u64::MAX);
             }
         }
         if let Some(committed) = frame.committed {
-            state.committed = Some(LogId::understand(committed));
+            state.committed = Some(LogId::from_proto(committed));
         }
         Ok(())
     }
 
-    /// Refuses a segment that ends before the place up to which it was durable.
+    /// Fails if a segment ends before the byte up to which it was durable.
     fn check_end(&self, path: &Path, header: &Header, offset: usize) -> Result<(), LogError> {
         match DurableEnd::of(self.durable, header).filter(|end| *end > offset as u64) {
             Some(end) => {
@@ -214,8 +214,9 @@ impl Recovery<'_> {
         }
     }
 
-    /// Cuts off a write that a crash cut short. Anything but the very last write was durable: then it is damage.
-    fn tear(
+    /// Removes a torn write at the end of the last segment. Everything before the last write was durable, so a bad
+    /// frame anywhere else is damage.
+    fn remove_torn(
         &self,
         path: &Path,
         file: &[u8],
@@ -231,7 +232,7 @@ impl Recovery<'_> {
             let why = Unreadable(format!("{why}, and a good frame follows at byte {good}"));
             return Err(damaged(path, offset, why));
         }
-        // A disk that misread once may read it right the next time, and what it misread may have been durable.
+        // Read the file again: a disk that returned wrong bytes once may hold a durable frame there.
         let again = read_whole(self.disk, path).map_err(disk_error(format_args!("reading {}", path.display())))?;
         if again.as_deref() != Some(file) {
             return Err(damaged(path, offset, Unreadable(format!("{why}, and reading it again gave other bytes"))));
@@ -241,33 +242,33 @@ impl Recovery<'_> {
             return Err(damaged(path, offset, why));
         }
         let bytes = file.len() - offset;
-        warn!(file = %path.display(), offset, bytes, %why, "log: cutting off a write that a crash cut short");
+        warn!(file = %path.display(), offset, bytes, %why, "log: removing a torn write at the end");
         let doing = || format!("cutting {} at byte {offset}", path.display());
         let mut file = self.disk.edit(path).map_err(disk_error(doing()))?;
         file.set_len(offset as u64).and_then(|()| file.sync_data()).map_err(disk_error(doing()))
     }
 
     fn finish(mut self, dir: &Path) -> Result<Opened, LogError> {
-        let mut notary = Notary::open(self.disk, dir);
+        let mut durable = DurableEndFile::open(self.disk, dir);
         let state = &mut self.state;
         state.written = state.next_index().unwrap_or(0);
-        // A hint may have outlived what it hinted at; it never counts for more than the log holds.
+        // The hint may be newer than the entries that survived: limit it to the log.
         state.committed =
             state.committed.filter(|committed| Some(committed.index) <= state.last.map(|last| last.index));
         let Some(segment) = state.segments.last() else {
-            return Ok(Opened { state: self.state, active: None, notary });
+            return Ok(Opened { state: self.state, active: None, durable });
         };
-        let doing = || format!("settling {}", segment.path.display());
-        let mut file = self.disk.edit(&segment.path).map_err(disk_error(doing()))?;
-        // The newest frame may be in the page cache only, even marked clean by an fsync that failed. Writing it again
-        // makes it truly durable before anyone counts on it.
-        let settled = match &self.last_frame {
-            Some((offset, frame)) => file.seek(SeekFrom::Start(*offset)).and_then(|_| file.write_all(frame)),
+        let doing = || format!("rewriting the last frame of {}", segment.path.display());
+        let mut file = self.disk.edit_end(&segment.path).map_err(disk_error(doing()))?;
+        // The newest frame may be only in the page cache, even marked clean by a failed fsync. Write it again, so that
+        // it is durable before it is used.
+        let rewritten = match &self.last_frame {
+            Some((offset, frame)) => file.write_at(frame, *offset),
             None => Ok(()),
         };
-        settled.and_then(|()| file.sync_data()).map_err(disk_error(doing()))?;
-        notary.note(segment.header.salt, segment.end);
-        Ok(Opened { state: self.state, active: Some(file), notary })
+        rewritten.and_then(|()| file.sync_data()).map_err(disk_error(doing()))?;
+        durable.write(segment.header.salt, segment.end);
+        Ok(Opened { state: self.state, active: Some(file), durable })
     }
 }
 
@@ -288,11 +289,11 @@ fn read_vote(disk: &dyn Disk, dir: &Path, group: u32) -> Result<Option<Vote>, Lo
     if file.group != group {
         return Err(wrong("it belongs to another group"));
     }
-    Ok(file.vote.map(Vote::understand))
+    Ok(file.vote.map(Vote::from_proto))
 }
 
 pub(super) fn write_vote(disk: &dyn Disk, dir: &Path, group: u32, vote: Vote) -> Result<(), LogError> {
-    let body = proto::VoteFile { group, vote: Some(vote.spell()) }.encode_to_vec();
+    let body = proto::VoteFile { group, vote: Some(vote.to_proto()) }.encode_to_vec();
     let mut bytes = VOTE_MAGIC.to_vec();
     bytes.extend_from_slice(&crc32fast::hash(&body).to_le_bytes());
     bytes.extend_from_slice(&body);

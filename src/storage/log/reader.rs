@@ -1,5 +1,5 @@
-//! Owns: reading entries back, from the cache where they are there, else from the files. What is read from a file is
-//! checked against its checksum: damage is an error, never an entry.
+//! Owns: reading entries, from the cache if they are there, otherwise from the files. Bytes from a file are checked
+//! against their checksum: damage is an error, never an entry.
 
 use std::io::{BufReader, Read, Seek, SeekFrom};
 use std::path::PathBuf;
@@ -9,12 +9,12 @@ use prost::Message as _;
 
 use super::record::{Entry, Unreadable};
 use super::segment::{FRAME_HEAD_BYTES, FrameHead};
-use super::{LogError, Shared, disk_error};
+use super::{Log, LogError, Shared, disk_error};
 use crate::proto::log as proto;
 use crate::storage::disk::Disk;
 
-/// A stretch of a file that holds the entries `from..to`.
-struct Stretch {
+/// A range of a file that holds the entries `from..to`.
+struct FileRange {
     path: PathBuf,
     salt: u32,
     offset: u64,
@@ -23,60 +23,57 @@ struct Stretch {
     to: u64,
 }
 
-pub(super) fn read(
-    shared: &Shared,
-    disk: &dyn Disk,
-    from: u64,
-    to: u64,
-    bytes_max: usize,
-) -> Result<Vec<Entry>, LogError> {
-    let mut entries: Vec<Entry> = Vec::new();
-    let mut bytes = 0;
-    let mut next = from;
-    loop {
-        let stretch = {
-            let state = shared.state();
-            // Nothing is skipped inside the answer: entries purged meanwhile end it.
-            if entries.is_empty() {
-                next = next.max(state.purged.map_or(0, |purged| purged.index + 1));
-                let first = state.segments.first().map(|segment| segment.header.first).or(state.cache.first());
-                next = next.max(first.unwrap_or(0));
-            }
-            let end = to.min(state.next_index().unwrap_or(0));
-            while next < end
-                && let Some(entry) = state.cache.get(next)
-            {
-                if !take(&mut entries, &mut bytes, bytes_max, entry.clone()) {
+impl Log {
+    /// The entries with `from <= index < to` that the log holds, limited to `bytes_max` but at least one.
+    pub fn read(&self, from: u64, to: u64, bytes_max: usize) -> Result<Vec<Entry>, LogError> {
+        let mut entries: Vec<Entry> = Vec::new();
+        let mut bytes = 0;
+        let mut next = from;
+        loop {
+            let range = {
+                let state = self.shared.state();
+                // The result must have no gap: if entries are purged during the read, it ends there.
+                if entries.is_empty() {
+                    next = next.max(state.purged.map_or(0, |purged| purged.index + 1));
+                    let first = state.segments.first().map(|segment| segment.header.first).or(state.cache.first());
+                    next = next.max(first.unwrap_or(0));
+                }
+                let end = to.min(state.next_index().unwrap_or(0));
+                while next < end
+                    && let Some(entry) = state.cache.get(next)
+                {
+                    if !take(&mut entries, &mut bytes, bytes_max, entry.clone()) {
+                        return Ok(entries);
+                    }
+                    next += 1;
+                }
+                if next >= end {
+                    return Ok(entries);
+                }
+                find(&state.segments, next, end)
+            };
+            let Some(range) = range else { return missing(&self.shared, entries, next) };
+            let read = match read_range(&*self.disk, &range) {
+                Ok(read) => read,
+                // The file may have been purged or truncated in the meantime. Then its entries are rightly gone.
+                Err(error) => {
+                    let state = self.shared.state();
+                    let purged = state.purged.is_some_and(|purged| purged.index >= next);
+                    let truncated = state.next_index().is_none_or(|end| end <= next);
+                    return if purged || truncated { Ok(entries) } else { Err(error) };
+                }
+            };
+            for entry in read {
+                if !take(&mut entries, &mut bytes, bytes_max, entry) {
                     return Ok(entries);
                 }
                 next += 1;
             }
-            if next >= end {
-                return Ok(entries);
-            }
-            find(&state.segments, next, end)
-        };
-        let Some(stretch) = stretch else { return missing(shared, entries, next) };
-        let read = match read_stretch(disk, &stretch) {
-            Ok(read) => read,
-            // The file may have been purged or cut since it was found; then its entries are gone, rightly.
-            Err(error) => {
-                let state = shared.state();
-                let purged = state.purged.is_some_and(|purged| purged.index >= next);
-                let cut = state.next_index().is_none_or(|end| end <= next);
-                return if purged || cut { Ok(entries) } else { Err(error) };
-            }
-        };
-        for entry in read {
-            if !take(&mut entries, &mut bytes, bytes_max, entry) {
-                return Ok(entries);
-            }
-            next += 1;
         }
     }
 }
 
-/// Adds an entry while there is room, the first one always.
+/// Adds an entry if it fits; the first one always.
 fn take(entries: &mut Vec<Entry>, bytes: &mut usize, bytes_max: usize, entry: Entry) -> bool {
     *bytes = bytes.saturating_add(entry.weight());
     let fits = entries.is_empty() || *bytes <= bytes_max;
@@ -93,13 +90,13 @@ fn missing(shared: &Shared, entries: Vec<Entry>, index: u64) -> Result<Vec<Entry
     Err(LogError::Damaged { file: shared.dir.clone(), offset: 0, why: format!("entry {index} is in no segment") })
 }
 
-fn find(segments: &[super::Segment], next: u64, end: u64) -> Option<Stretch> {
+fn find(segments: &[super::Segment], next: u64, end: u64) -> Option<FileRange> {
     let rank = segments.partition_point(|segment| segment.header.first <= next).checked_sub(1)?;
     let segment = &segments[rank];
     let at = segment.points.partition_point(|(index, _)| *index <= next).checked_sub(1)?;
     let later = segment.points.get(at + 1);
     let after = segments.get(rank + 1).map_or(end, |later| later.header.first);
-    Some(Stretch {
+    Some(FileRange {
         path: segment.path.clone(),
         salt: segment.header.salt,
         offset: segment.points[at].1,
@@ -109,38 +106,38 @@ fn find(segments: &[super::Segment], next: u64, end: u64) -> Option<Stretch> {
     })
 }
 
-fn read_stretch(disk: &dyn Disk, stretch: &Stretch) -> Result<Vec<Entry>, LogError> {
-    let doing = || format!("reading {}", stretch.path.display());
-    let mut file = disk.read(&stretch.path).map_err(disk_error(doing()))?;
-    file.seek(SeekFrom::Start(stretch.offset)).map_err(disk_error(doing()))?;
+fn read_range(disk: &dyn Disk, range: &FileRange) -> Result<Vec<Entry>, LogError> {
+    let doing = || format!("reading {}", range.path.display());
+    let mut file = disk.read(&range.path).map_err(disk_error(doing()))?;
+    file.seek(SeekFrom::Start(range.offset)).map_err(disk_error(doing()))?;
     let mut file = BufReader::with_capacity(64 << 10, file);
     let mut entries: Vec<Entry> = Vec::new();
-    let mut offset = stretch.offset;
-    let mut next = stretch.from;
-    while offset < stretch.end && next < stretch.to {
-        let damaged = |Unreadable(why)| LogError::Damaged { file: stretch.path.clone(), offset, why };
+    let mut offset = range.offset;
+    let mut next = range.from;
+    while offset < range.end && next < range.to {
+        let damaged = |Unreadable(why)| LogError::Damaged { file: range.path.clone(), offset, why };
         let mut head = [0; FRAME_HEAD_BYTES];
         file.read_exact(&mut head).map_err(disk_error(doing()))?;
         let head = FrameHead::parse(&head).map_err(damaged)?;
-        // The writer told where the frames end, so a longer one is damage, and no reason to reserve memory.
-        if offset + (FRAME_HEAD_BYTES + head.len) as u64 > stretch.end {
+        // The end of the frames is known, so a longer one is damage. Check before allocating.
+        if offset + (FRAME_HEAD_BYTES + head.len) as u64 > range.end {
             return Err(damaged(Unreadable("the frame runs beyond the end of the log".to_owned())));
         }
         let mut body = vec![0; head.len];
         file.read_exact(&mut body).map_err(disk_error(doing()))?;
-        head.check(stretch.salt, offset, &body).map_err(damaged)?;
+        head.check(range.salt, offset, &body).map_err(damaged)?;
         let frame = proto::Frame::decode(Bytes::from(body)).map_err(|error| damaged(Unreadable(error.to_string())))?;
-        for spelled in frame.entries {
-            if spelled.index == next && next < stretch.to {
-                entries.push(Entry::understand(spelled).map_err(damaged)?);
+        for encoded in frame.entries {
+            if encoded.index == next && next < range.to {
+                entries.push(Entry::from_proto(encoded).map_err(damaged)?);
                 next += 1;
             }
         }
         offset += (FRAME_HEAD_BYTES + head.len) as u64;
     }
-    if next < stretch.to {
+    if next < range.to {
         let why = format!("entry {next} is missing");
-        return Err(LogError::Damaged { file: stretch.path.clone(), offset: stretch.offset, why });
+        return Err(LogError::Damaged { file: range.path.clone(), offset: range.offset, why });
     }
     Ok(entries)
 }

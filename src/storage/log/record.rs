@@ -1,5 +1,5 @@
-//! Owns: what a log holds, in our own words, and its bytes: log ids, votes, memberships, entries.
-//! Never: how they lie in a file (`segment.rs`), what a command says (`command.rs`).
+//! Owns: the records of a log in our own types, and their encoding: log ids, votes, memberships, entries.
+//! Never: the layout of files (`segment.rs`), the encoding of commands (`command.rs`).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -9,7 +9,7 @@ use bytes::Bytes;
 use super::command::Order;
 use crate::proto::log as proto;
 
-/// Bytes that are not what they should be, and where.
+/// Bytes that cannot be decoded: what is wrong, and where.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unreadable(pub String);
 
@@ -21,17 +21,29 @@ impl fmt::Display for Unreadable {
 
 impl std::error::Error for Unreadable {}
 
-/// Where an entry stands: the leader that proposed it (term and node), and its index.
+/// The leader that proposed an entry: its term first, so that a later leader is greater.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct LeaderId {
+    pub term: u64,
+    pub node: u64,
+}
+
+impl fmt::Display for LeaderId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "T{}-N{}", self.term, self.node)
+    }
+}
+
+/// The position of an entry: the leader that proposed it, and its index.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LogId {
-    pub term: u64,
-    pub leader: u64,
+    pub leader: LeaderId,
     pub index: u64,
 }
 
 impl fmt::Display for LogId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "T{}-N{}.{}", self.term, self.leader, self.index)
+        write!(f, "{}.{}", self.leader, self.index)
     }
 }
 
@@ -43,12 +55,12 @@ pub struct Vote {
     pub committed: bool,
 }
 
-/// How other nodes reach a member.
+/// The address and the data directory of a member.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Peer {
     /// Empty for a node that never had peers.
     pub address: String,
-    /// The data directory it had when it became a member; empty for one that never had peers.
+    /// The id of its data directory when it became a member; empty for a node that never had peers.
     pub instance: String,
 }
 
@@ -66,7 +78,7 @@ pub struct Membership {
     pub members: BTreeMap<u64, Peer>,
 }
 
-/// What an entry says.
+/// The content of an entry.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Payload {
     /// The first entry of a leader.
@@ -86,9 +98,9 @@ impl Entry {
         self.id.index
     }
 
-    /// About how many bytes it takes, in memory and on disk.
+    /// About how many bytes the entry takes, in memory and on disk.
     pub fn weight(&self) -> usize {
-        // An entry without its payload takes some 64 bytes in the cache and some 20 on disk.
+        // Without its payload an entry takes about 64 bytes in the cache and about 20 on disk.
         const FRAME: usize = 64;
         FRAME
             + match &self.payload {
@@ -100,58 +112,62 @@ impl Entry {
             }
     }
 
-    pub fn spell(&self) -> proto::Entry {
+    pub fn to_proto(&self) -> proto::Entry {
         let payload = match &self.payload {
             Payload::Blank => proto::entry::Payload::Blank(proto::Blank {}),
             Payload::Command(order) => proto::entry::Payload::Command(order.encoded().clone()),
-            Payload::Membership(membership) => proto::entry::Payload::Membership(membership.spell()),
+            Payload::Membership(membership) => proto::entry::Payload::Membership(membership.to_proto()),
         };
-        let LogId { term, leader, index } = self.id;
+        let LogId { leader: LeaderId { term, node: leader }, index } = self.id;
         proto::Entry { term, leader, index, payload: Some(payload) }
     }
 
-    pub fn understand(spelled: proto::Entry) -> Result<Entry, Unreadable> {
-        let id = LogId { term: spelled.term, leader: spelled.leader, index: spelled.index };
+    pub fn from_proto(encoded: proto::Entry) -> Result<Entry, Unreadable> {
+        let id = LogId::new(encoded.term, encoded.leader, encoded.index);
         let at = |Unreadable(why): Unreadable| Unreadable(format!("entry {id}: {why}"));
-        let payload = match spelled.payload {
+        let payload = match encoded.payload {
             Some(proto::entry::Payload::Blank(proto::Blank {})) => Payload::Blank,
             Some(proto::entry::Payload::Command(encoded)) => Payload::Command(Order::read(encoded).map_err(at)?),
             Some(proto::entry::Payload::Membership(membership)) => {
-                Payload::Membership(Membership::understand(membership).map_err(at)?)
+                Payload::Membership(Membership::from_proto(membership).map_err(at)?)
             }
-            None => return Err(at(Unreadable("no payload this version knows".to_owned()))),
+            None => return Err(at(Unreadable("no payload that this version knows".to_owned()))),
         };
         Ok(Entry { id, payload })
     }
 }
 
 impl LogId {
-    /// True for the one index that has no next: only damage or malice spells it.
+    pub fn new(term: u64, leader: u64, index: u64) -> LogId {
+        LogId { leader: LeaderId { term, node: leader }, index }
+    }
+
+    /// True for the largest index, which has no next one. Only damaged or forged bytes contain it.
     pub fn is_beyond_any_log(self) -> bool {
         self.index == u64::MAX
     }
 
-    pub fn spell(self) -> proto::LogId {
-        proto::LogId { term: self.term, leader: self.leader, index: self.index }
+    pub fn to_proto(self) -> proto::LogId {
+        proto::LogId { term: self.leader.term, leader: self.leader.node, index: self.index }
     }
 
-    pub fn understand(spelled: proto::LogId) -> LogId {
-        LogId { term: spelled.term, leader: spelled.leader, index: spelled.index }
+    pub fn from_proto(encoded: proto::LogId) -> LogId {
+        LogId::new(encoded.term, encoded.leader, encoded.index)
     }
 }
 
 impl Vote {
-    pub fn spell(self) -> proto::Vote {
+    pub fn to_proto(self) -> proto::Vote {
         proto::Vote { term: self.term, node: self.node, committed: self.committed }
     }
 
-    pub fn understand(spelled: proto::Vote) -> Vote {
-        Vote { term: spelled.term, node: spelled.node, committed: spelled.committed }
+    pub fn from_proto(encoded: proto::Vote) -> Vote {
+        Vote { term: encoded.term, node: encoded.node, committed: encoded.committed }
     }
 }
 
 impl Membership {
-    pub fn spell(&self) -> proto::Membership {
+    pub fn to_proto(&self) -> proto::Membership {
         let voters = |config: &BTreeSet<u64>| proto::Voters { nodes: config.iter().copied().collect() };
         let member = |(node, peer): (&u64, &Peer)| proto::Member {
             node: *node,
@@ -164,11 +180,11 @@ impl Membership {
         }
     }
 
-    pub fn understand(spelled: proto::Membership) -> Result<Membership, Unreadable> {
+    pub fn from_proto(encoded: proto::Membership) -> Result<Membership, Unreadable> {
         let configs: Vec<BTreeSet<u64>> =
-            spelled.configs.into_iter().map(|voters| voters.nodes.into_iter().collect()).collect();
+            encoded.configs.into_iter().map(|voters| voters.nodes.into_iter().collect()).collect();
         let peer = |member: proto::Member| (member.node, Peer { address: member.address, instance: member.instance });
-        let members: BTreeMap<u64, Peer> = spelled.members.into_iter().map(peer).collect();
+        let members: BTreeMap<u64, Peer> = encoded.members.into_iter().map(peer).collect();
         if let Some(stranger) = configs.iter().flatten().find(|node| !members.contains_key(node)) {
             return Err(Unreadable(format!("membership: voter {stranger} is no member")));
         }
@@ -176,10 +192,10 @@ impl Membership {
     }
 }
 
-/// A copy of an entry whose bytes share memory with nothing else, so that keeping it keeps only itself.
-pub(super) fn detached(mut spelled: proto::Entry) -> proto::Entry {
-    if let Some(proto::entry::Payload::Command(encoded)) = &mut spelled.payload {
+/// A copy of an entry with its own memory. Otherwise keeping one entry would keep the whole buffer it was read from.
+pub(super) fn detached(mut encoded: proto::Entry) -> proto::Entry {
+    if let Some(proto::entry::Payload::Command(encoded)) = &mut encoded.payload {
         *encoded = Bytes::copy_from_slice(encoded);
     }
-    spelled
+    encoded
 }

@@ -1,16 +1,17 @@
-//! Owns: how frames lie in a segment file, and which bytes are a frame.
-//! Never: read or write a file itself, or know what a frame says.
+//! Owns: the layout of a segment file, and which bytes are a valid frame.
+//! Never: reads or writes a file, or decodes the body of a frame.
 //!
-//! A segment is `<index of its first entry, 20 digits>.log`: a header, then frames. A frame is what one fdatasync made
-//! durable, and a frame is written only after the one before it was durable. So a bad frame with a good one behind it
-//! was durable once and is damage; a bad frame with nothing good behind it is a write the crash cut short.
+//! A segment is `<index of its first entry, 20 digits>.log`: a header, then frames. One fdatasync makes one frame
+//! durable, and a frame is written only after the previous one is durable. So a bad frame before a good one was durable
+//! and is damage. A bad frame without a good one after it is a torn write of a crash.
 //!
 //! ```text
-//! header  magic 8 | version u32 | group u32 | salt u32 | flags u32 | first u64 | prev term, leader, index u64 | crc u32
+//! header  magic 8 | version u32 | group u32 | salt u32 | flags u32 | first u64 | prev term, leader, index u64
+//!         | crc u32
 //! frame   magic u32 | len u32 | crc u32 | body                                               (little-endian)
 //! ```
-//! The crc of a frame covers the segment's random salt and the frame's offset too: a frame that a client hides inside
-//! a message never looks like one of ours.
+//! The crc of a frame also covers the segment's random salt and the frame's offset. So a client cannot forge a frame
+//! inside a message.
 
 use super::record::{LogId, Unreadable};
 
@@ -19,29 +20,29 @@ const VERSION: u32 = 1;
 pub const HEADER_BYTES: usize = 60;
 pub const FRAME_HEAD_BYTES: usize = 12;
 const FRAME_MAGIC: [u8; 4] = *b"\xf5SMf";
-/// No frame is longer; a length beyond it is damage. A frame holds at most one entry beyond its usual bound.
+/// A larger length is damage. A frame exceeds its usual limit by at most one entry.
 pub const FRAME_BYTES_MAX: usize = 512 << 20;
 
 const FLAG_PREV: u32 = 1;
 const FLAG_RESET: u32 = 2;
 
-/// What a segment says about itself.
+/// The header of a segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Header {
     pub group: u32,
     pub salt: u32,
     /// The index of the first entry.
     pub first: u64,
-    /// The entry before the first one; `None` at the very beginning of a log.
+    /// The entry before the first one; `None` at the start of a log.
     pub prev: Option<LogId>,
-    /// Everything in earlier segments was purged when this one was made.
+    /// All earlier segments were purged when this one was created.
     pub reset: bool,
 }
 
 impl Header {
     pub fn print(&self) -> [u8; HEADER_BYTES] {
         let mut bytes = [0; HEADER_BYTES];
-        let prev = self.prev.unwrap_or(LogId { term: 0, leader: 0, index: 0 });
+        let prev = self.prev.unwrap_or(LogId::new(0, 0, 0));
         let flags = if self.prev.is_some() { FLAG_PREV } else { 0 } | if self.reset { FLAG_RESET } else { 0 };
         bytes[..8].copy_from_slice(MAGIC);
         bytes[8..12].copy_from_slice(&VERSION.to_le_bytes());
@@ -49,8 +50,8 @@ impl Header {
         bytes[16..20].copy_from_slice(&self.salt.to_le_bytes());
         bytes[20..24].copy_from_slice(&flags.to_le_bytes());
         bytes[24..32].copy_from_slice(&self.first.to_le_bytes());
-        bytes[32..40].copy_from_slice(&prev.term.to_le_bytes());
-        bytes[40..48].copy_from_slice(&prev.leader.to_le_bytes());
+        bytes[32..40].copy_from_slice(&prev.leader.term.to_le_bytes());
+        bytes[40..48].copy_from_slice(&prev.leader.node.to_le_bytes());
         bytes[48..56].copy_from_slice(&prev.index.to_le_bytes());
         let crc = crc32fast::hash(&bytes[..56]);
         bytes[56..].copy_from_slice(&crc.to_le_bytes());
@@ -71,7 +72,7 @@ impl Header {
             return Err(Unreadable(format!("log format {version}; this build reads format {VERSION}")));
         }
         let flags = u32_at(bytes, 20);
-        let prev = LogId { term: u64_at(bytes, 32), leader: u64_at(bytes, 40), index: u64_at(bytes, 48) };
+        let prev = LogId::new(u64_at(bytes, 32), u64_at(bytes, 40), u64_at(bytes, 48));
         Ok(Header {
             group: u32_at(bytes, 12),
             salt: u32_at(bytes, 16),
@@ -86,13 +87,13 @@ pub fn file_name(first: u64) -> String {
     format!("{first:020}.log")
 }
 
-/// The first index a file name promises; `None` for a file that is no segment.
+/// The first index in a file name; `None` for a file that is not a segment.
 pub fn first_of(file_name: &str) -> Option<u64> {
     let digits = file_name.strip_suffix(".log")?;
     if digits.len() == 20 { digits.parse().ok() } else { None }
 }
 
-/// Completes a frame whose body stands in `frame` behind room for its head.
+/// Fills in the head of a frame. The body is already in `frame`, after `FRAME_HEAD_BYTES`.
 pub fn seal(frame: &mut [u8], salt: u32, offset: u64) {
     let len = (frame.len() - FRAME_HEAD_BYTES) as u32;
     let crc = checksum(salt, offset, &frame[FRAME_HEAD_BYTES..]);
@@ -108,7 +109,7 @@ fn checksum(salt: u32, offset: u64, body: &[u8]) -> u32 {
     hasher.finalize()
 }
 
-/// What the head of a frame says about its body.
+/// The head of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FrameHead {
     pub len: usize,
@@ -118,11 +119,11 @@ pub struct FrameHead {
 impl FrameHead {
     pub fn parse(head: &[u8; FRAME_HEAD_BYTES]) -> Result<FrameHead, Unreadable> {
         if head[..4] != FRAME_MAGIC {
-            return Err(Unreadable("no frame begins here".to_owned()));
+            return Err(Unreadable("no frame starts here".to_owned()));
         }
         let len = u32_at(head, 4) as usize;
         if len > FRAME_BYTES_MAX {
-            return Err(Unreadable(format!("a frame of {len} bytes is longer than any we write")));
+            return Err(Unreadable(format!("a frame of {len} bytes is longer than the limit")));
         }
         Ok(FrameHead { len, crc: u32_at(head, 8) })
     }
@@ -136,50 +137,50 @@ impl FrameHead {
     }
 }
 
-/// What stands at an offset of a segment.
+/// What is at an offset of a segment.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Spot {
-    /// A frame whose body ends at this offset.
+pub enum FrameAt {
+    /// A valid frame that ends at this offset.
     Frame {
         end: usize,
     },
-    /// The end of what was written.
+    /// The end of the written bytes.
     End,
     Bad(Unreadable),
 }
 
-pub fn look_at(file: &[u8], salt: u32, offset: usize) -> Spot {
+pub fn frame_at(file: &[u8], salt: u32, offset: usize) -> FrameAt {
     let rest = &file[offset.min(file.len())..];
-    // Space that was set aside and never written holds zeros.
+    // Space that was allocated but never written is zero.
     if rest.iter().all(|byte| *byte == 0) {
-        return Spot::End;
+        return FrameAt::End;
     }
     let Some(head) = rest.first_chunk() else {
-        return Spot::Bad(Unreadable(format!(
-            "{} bytes where the head of a frame takes {FRAME_HEAD_BYTES}",
+        return FrameAt::Bad(Unreadable(format!(
+            "only {} of the {FRAME_HEAD_BYTES} bytes of a frame's head",
             rest.len()
         )));
     };
     let head = match FrameHead::parse(head) {
         Ok(head) => head,
-        Err(why) => return Spot::Bad(why),
+        Err(why) => return FrameAt::Bad(why),
     };
     let Some(body) = rest[FRAME_HEAD_BYTES..].get(..head.len) else {
         let present = rest.len() - FRAME_HEAD_BYTES;
-        return Spot::Bad(Unreadable(format!("{present} of the {} bytes of a frame", head.len)));
+        return FrameAt::Bad(Unreadable(format!("only {present} of the {} bytes of a frame", head.len)));
     };
     match head.check(salt, offset as u64, body) {
-        Ok(()) => Spot::Frame { end: offset + FRAME_HEAD_BYTES + head.len },
-        Err(why) => Spot::Bad(why),
+        Ok(()) => FrameAt::Frame { end: offset + FRAME_HEAD_BYTES + head.len },
+        Err(why) => FrameAt::Bad(why),
     }
 }
 
-/// Where the next good frame stands behind a bad one, if any does.
+/// The offset of the next good frame after a bad one.
 pub fn good_frame_after(file: &[u8], salt: u32, bad: usize) -> Option<usize> {
     let mut from = bad + 1;
     while let Some(found) = file.get(from..)?.windows(4).position(|window| window == FRAME_MAGIC) {
         let offset = from + found;
-        if matches!(look_at(file, salt, offset), Spot::Frame { .. }) {
+        if matches!(frame_at(file, salt, offset), FrameAt::Frame { .. }) {
             return Some(offset);
         }
         from = offset + 1;
@@ -209,7 +210,7 @@ mod tests {
 
     #[test]
     fn the_bytes_of_header_and_frame_stay_as_they_are() {
-        let prev = Some(LogId { term: 2, leader: 1, index: 6 });
+        let prev = Some(LogId::new(2, 1, 6));
         let header = Header { group: 0, salt: 9, first: 7, prev, reset: true };
         let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
         assert_eq!(
@@ -236,7 +237,7 @@ mod tests {
     proptest! {
         #[test]
         fn every_header_reads_back(group: u32, salt: u32, first: u64, index: Option<u64>, reset: bool) {
-            let prev = index.map(|index| LogId { term: 3, leader: 4, index });
+            let prev = index.map(|index| LogId::new(3, 4, index));
             let header = Header { group, salt, first, prev, reset };
             prop_assert_eq!(Header::parse(&header.print()), Ok(header));
         }
@@ -246,13 +247,13 @@ mod tests {
             let mut file = frame(7, 0, &body);
             let at = at.index(file.len());
             file[at] ^= 1 << bit;
-            prop_assert!(matches!(look_at(&file, 7, 0), Spot::Bad(_)));
+            prop_assert!(matches!(frame_at(&file, 7, 0), FrameAt::Bad(_)));
         }
 
         #[test]
-        fn any_bytes_are_looked_at_without_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+        fn any_bytes_are_checked_without_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
             let _ = Header::parse(&bytes);
-            let _ = look_at(&bytes, 0, 0);
+            let _ = frame_at(&bytes, 0, 0);
             let _ = good_frame_after(&bytes, 0, 0);
         }
     }

@@ -1,27 +1,34 @@
-//! Owns: every byte that goes to the log's files. Drains its queue, writes one frame, makes it durable with one
-//! fdatasync, tells everyone who waited. Never: write a frame before the one before it is durable.
+//! Owns: all writes to the log's files. Takes all queued appends, writes one frame, makes it durable with one fdatasync
+//! and completes the appends. Never: writes a frame before the previous one is durable.
 
-use std::io::{Seek, SeekFrom, Write};
 use std::sync::Arc;
+use std::time::Duration;
 
 use prost::Message as _;
 use tokio::sync::mpsc;
+use tokio::time::Instant;
 use tracing::{debug, error};
 
-use super::durable::Notary;
+use super::durable::DurableEndFile;
 use super::open::write_vote;
 use super::record::{Entry, LogId, Vote};
 use super::segment::{self, FRAME_HEAD_BYTES, HEADER_BYTES, Header};
 use super::{Done, LogError, Segment, Shared, disk_error};
-use crate::planted::{self, Bug};
 use crate::proto::log as proto;
 use crate::storage::disk::{Disk, DiskFile};
 
-/// What the writer is asked to do, in order.
+/// A small frame is written together with this many zeros behind it. For the next frames the file system then only
+/// overwrites blocks, and their fdatasync needs no commit of its journal.
+const ZEROS_AHEAD: u64 = 64 << 10;
+
+/// A larger frame gets no zeros: they would cost more than the journal.
+const SMALL_FRAME_BYTES: usize = 16 << 10;
+
+/// The jobs of the writer. It does them in order.
 pub(super) enum Job {
     Append { entries: Vec<Entry>, done: Done },
     Vote(Vote, Done),
-    Cut { last: Option<LogId>, done: Done },
+    Truncate { last: Option<LogId>, done: Done },
     Purge(LogId),
     Close(Done),
 }
@@ -32,13 +39,17 @@ pub struct Writer {
     shared: Arc<Shared>,
     queue: mpsc::Receiver<Job>,
     active: Option<Box<dyn DiskFile>>,
-    notary: Notary,
-    /// The last entry in the files: what the next segment continues after.
+    durable: DurableEndFile,
+    /// The last entry in the files. The next segment continues after it.
     tail: Option<LogId>,
     /// The commit hint that is in the files.
     hinted: Option<LogId>,
     buffer: Vec<u8>,
-    /// Why nothing is written any more.
+    /// Up to this offset the newest segment has been written, with frames or with zeros.
+    zeros_end: u64,
+    /// How long a simulated disk delayed the current write.
+    delay: Duration,
+    /// The first failure. Nothing is written after it.
     poison: Option<LogError>,
 }
 
@@ -56,22 +67,34 @@ impl Writer {
         shared: Arc<Shared>,
         queue: mpsc::Receiver<Job>,
         active: Option<Box<dyn DiskFile>>,
-        notary: Notary,
+        durable: DurableEndFile,
     ) -> Writer {
         let (tail, hinted) = {
             let state = shared.state();
             (state.last, state.committed)
         };
-        Writer { disk, shared, queue, active, notary, tail, hinted, buffer: Vec::new(), poison: None }
+        Writer {
+            disk,
+            shared,
+            queue,
+            active,
+            durable,
+            tail,
+            hinted,
+            buffer: Vec::new(),
+            zeros_end: 0,
+            delay: Duration::ZERO,
+            poison: None,
+        }
     }
 
-    /// Runs the writer on a thread of its own: an fdatasync would hold up a runtime.
+    /// Runs the writer on its own thread, because an fdatasync would block a runtime.
     pub fn on_thread(self) -> std::io::Result<std::thread::JoinHandle<()>> {
         let thread = std::thread::Builder::new().name("raft-log".to_owned());
         thread.spawn(move || futures::executor::block_on(self.run()))
     }
 
-    /// Works until the log is closed.
+    /// Runs until the log is closed.
     pub async fn run(mut self) {
         while let Some(job) = self.queue.recv().await {
             let mut group = Group::default();
@@ -84,51 +107,63 @@ impl Writer {
                         group.waiting.push(done);
                     }
                     Job::Close(done) => {
-                        self.commit(&mut group);
-                        self.notary.settle();
+                        self.commit(&mut group).await;
+                        self.durable.sync();
                         done(Ok(()));
                         return;
                     }
-                    Job::Vote(..) | Job::Cut { .. } | Job::Purge(_) => {
-                        self.commit(&mut group);
-                        self.carry_out(job);
+                    Job::Vote(..) | Job::Truncate { .. } | Job::Purge(_) => {
+                        self.commit(&mut group).await;
+                        self.wait_for_disk().await;
+                        self.run_job(job);
                     }
                 }
                 if group.bytes < self.shared.limits.frame_bytes {
                     next = self.queue.try_recv().ok();
                 }
             }
-            self.commit(&mut group);
+            self.commit(&mut group).await;
         }
     }
 
-    /// Writes a group and tells its waiters.
-    fn commit(&mut self, group: &mut Group) {
+    async fn wait_for_disk(&mut self) {
+        self.delay = self.disk.sync_delay();
+        if !self.delay.is_zero() {
+            tokio::time::sleep(self.delay).await;
+        }
+    }
+
+    /// Writes a group and completes its appends.
+    async fn commit(&mut self, group: &mut Group) {
         let Group { entries, waiting, .. } = std::mem::take(group);
         if waiting.is_empty() {
             return;
         }
+        self.wait_for_disk().await;
         let outcome = self.guard(|writer| writer.write_entries(&entries));
         for done in waiting {
             done(outcome.clone());
         }
     }
 
-    fn carry_out(&mut self, job: Job) {
+    fn run_job(&mut self, job: Job) {
         match job {
             Job::Vote(vote, done) => {
+                let began = Instant::now();
                 done(self.guard(|writer| write_vote(&*writer.disk, &writer.shared.dir, writer.shared.group, vote)));
+                // The file and its directory.
+                self.shared.took(self.delay + began.elapsed() / 2);
             }
-            Job::Cut { last, done } => done(self.guard(|writer| writer.cut(last))),
+            Job::Truncate { last, done } => done(self.guard(|writer| writer.truncate(last))),
             Job::Purge(upto) => {
-                // The next append reports the failure: from here on every write fails.
+                // The next append reports a failure: the log is poisoned.
                 let _ = self.guard(|writer| writer.purge(upto));
             }
             Job::Append { .. } | Job::Close(_) => {}
         }
     }
 
-    /// Does nothing any more after a failure: an fsync that failed once says nothing the second time.
+    /// Does nothing after the first failure: after a failed fsync a second one proves nothing.
     fn guard(&mut self, work: impl FnOnce(&mut Writer) -> Result<(), LogError>) -> Result<(), LogError> {
         if let Some(first) = &self.poison {
             return Err(LogError::Poisoned(first.to_string()));
@@ -157,14 +192,14 @@ impl Writer {
         Ok(())
     }
 
-    fn write_frame(&mut self, cut: Option<Option<LogId>>, entries: &[Entry]) -> Result<(), LogError> {
-        self.make_room(cut, entries)?;
+    fn write_frame(&mut self, truncate: Option<Option<LogId>>, entries: &[Entry]) -> Result<(), LogError> {
+        self.make_room(truncate, entries)?;
         let committed = self.shared.state().committed;
         let hint = committed.filter(|_| committed != self.hinted);
         let frame = proto::Frame {
-            cut: cut.map(|last| proto::Cut { last: last.map(LogId::spell) }),
-            entries: entries.iter().map(Entry::spell).collect(),
-            committed: hint.map(LogId::spell),
+            cut: truncate.map(|last| proto::Cut { last: last.map(LogId::to_proto) }),
+            entries: entries.iter().map(Entry::to_proto).collect(),
+            committed: hint.map(LogId::to_proto),
         };
         let (salt, offset, path) = {
             let state = self.shared.state();
@@ -175,38 +210,41 @@ impl Writer {
 
         self.buffer.clear();
         self.buffer.resize(FRAME_HEAD_BYTES, 0);
-        // Writing into a vector cannot run out of room.
+        // Encoding into a vector cannot fail.
         let _ = frame.encode(&mut self.buffer);
         segment::seal(&mut self.buffer, salt, offset);
-        let written = file
-            .seek(SeekFrom::Start(offset))
-            .and_then(|_| file.write_all(&self.buffer))
-            .and_then(|()| if planted::has(Bug::SkipFsync) { Ok(()) } else { file.sync_data() });
-        written.map_err(disk_error(format_args!("writing {}", path.display())))?;
-
         let end = offset + self.buffer.len() as u64;
-        self.notary.note(salt, end);
-        // A frame far beyond the usual size must not keep its room for ever.
+        if end > self.zeros_end && self.buffer.len() <= SMALL_FRAME_BYTES {
+            self.zeros_end = (end + ZEROS_AHEAD).min(self.shared.limits.segment_bytes).max(end);
+            self.buffer.resize((self.zeros_end - offset) as usize, 0);
+        }
+        let began = Instant::now();
+        let written = file.write_at(&self.buffer, offset).and_then(|()| file.sync_data());
+        written.map_err(disk_error(format_args!("writing {}", path.display())))?;
+        self.shared.took(self.delay + began.elapsed());
+
+        self.durable.write(salt, end);
+        // Do not keep the memory of an exceptionally large frame.
         self.buffer.shrink_to(2 * self.shared.limits.frame_bytes);
         self.hinted = committed;
-        self.settle(cut, entries, offset, end);
+        self.publish(truncate, entries, offset, end);
         Ok(())
     }
 
-    /// Makes the durable frame known to readers.
-    fn settle(&mut self, cut: Option<Option<LogId>>, entries: &[Entry], offset: u64, end: u64) {
+    /// Makes the durable frame visible to readers.
+    fn publish(&mut self, truncate: Option<Option<LogId>>, entries: &[Entry], offset: u64, end: u64) {
         let mut state = self.shared.state();
         let point_bytes = self.shared.limits.point_bytes;
         if let Some(segment) = state.segments.last_mut() {
             segment.end = end;
-            if let Some(last) = cut {
-                segment.void(last.map_or(0, |last| last.index + 1), offset);
+            if let Some(last) = truncate {
+                segment.discard_points(last.map_or(0, |last| last.index + 1), offset);
             }
             if let Some(first) = entries.first() {
                 segment.point(first.index(), offset, point_bytes);
             }
         }
-        if let Some(last) = cut {
+        if let Some(last) = truncate {
             self.tail = last;
         }
         self.tail = entries.last().map(|entry| entry.id).or(self.tail);
@@ -215,21 +253,21 @@ impl Writer {
         state.cache.shrink(written);
     }
 
-    /// Begins a new segment where there is none or the last one is full.
-    fn make_room(&mut self, cut: Option<Option<LogId>>, entries: &[Entry]) -> Result<(), LogError> {
+    /// Starts a new segment if there is none or the last one is full.
+    fn make_room(&mut self, truncate: Option<Option<LogId>>, entries: &[Entry]) -> Result<(), LogError> {
         let full = {
             let state = self.shared.state();
             state.segments.last().is_none_or(|segment| segment.end >= self.shared.limits.segment_bytes)
         };
         match entries.first() {
-            Some(first) if self.active.is_none() || (full && cut.is_none()) => {
+            Some(first) if self.active.is_none() || (full && truncate.is_none()) => {
                 self.begin_segment(first.index(), self.tail, false)
             }
             Some(_) | None => Ok(()),
         }
     }
 
-    /// Creates the file under a draft name first, so that no segment ever lacks its header.
+    /// Creates the file under a draft name first, so that every segment has its header.
     fn begin_segment(&mut self, first: u64, prev: Option<LogId>, reset: bool) -> Result<(), LogError> {
         let salt = uuid::Uuid::new_v4().as_u128() as u32;
         let header = Header { group: self.shared.group, salt, first, prev, reset };
@@ -237,19 +275,29 @@ impl Writer {
         let draft = path.with_extension("new");
         let doing = || format!("creating {}", path.display());
         let mut file = self.disk.create(&draft).map_err(disk_error(doing()))?;
-        file.write_all(&header.print()).and_then(|()| file.sync_data()).map_err(disk_error(doing()))?;
+        file.write_at(&header.print(), 0).and_then(|()| file.sync_data()).map_err(disk_error(doing()))?;
         self.disk.rename(&draft, &path).map_err(disk_error(doing()))?;
         self.disk.sync_dir(&self.shared.dir).map_err(disk_error(doing()))?;
+        drop(file);
+        let file = self.disk.edit_end(&path).map_err(disk_error(doing()))?;
         debug!(file = %path.display(), "log: a new segment");
-        self.active = Some(file);
+        let full = self.active.replace(file);
+        self.zeros_end = 0;
         let segment = Segment { header, path, points: Vec::new(), end: HEADER_BYTES as u64 };
-        self.shared.state().segments.push(segment);
-        Ok(())
+        let mut state = self.shared.state();
+        let end = state.segments.last().map(|full| full.end);
+        state.segments.push(segment);
+        drop(state);
+        // Returns the zeros behind the last frame of the full segment. Nothing depends on it.
+        match (full, end) {
+            (Some(mut full), Some(end)) => full.set_len(end).map_err(disk_error("shortening a full segment")),
+            (None, _) | (_, None) => Ok(()),
+        }
     }
 
-    /// Drops every entry after `last`: whole segments by removing them, newest first, the rest by a frame that says so.
-    /// A crash in between leaves a longer log, as if the cut had not been asked for yet.
-    fn cut(&mut self, last: Option<LogId>) -> Result<(), LogError> {
+    /// Removes every entry after `last`: whole segments by deleting them, newest first, the rest by a frame with a cut.
+    /// A crash in between leaves a longer log, as if the truncation had not been requested yet.
+    fn truncate(&mut self, last: Option<LogId>) -> Result<(), LogError> {
         let from = last.map_or(0, |last| last.index + 1);
         loop {
             let path = {
@@ -268,13 +316,14 @@ impl Writer {
             self.disk.sync_dir(&self.shared.dir).map_err(disk_error("syncing the log directory"))?;
             let path = self.shared.state().segments.last().map(|segment| segment.path.clone());
             let Some(path) = path else { return Err(LogError::Closed) };
-            let file = self.disk.edit(&path).map_err(disk_error(format_args!("opening {}", path.display())))?;
+            let file = self.disk.edit_end(&path).map_err(disk_error(format_args!("opening {}", path.display())))?;
             self.active = Some(file);
+            self.zeros_end = 0;
         }
         self.write_frame(Some(last), &[])
     }
 
-    /// Removes the segments that hold nothing after `upto`.
+    /// Removes the segments that have no entry after `upto`.
     fn purge(&mut self, upto: LogId) -> Result<(), LogError> {
         let next = upto.index + 1;
         let begins_there = |segment: &Segment| segment.header.first == next;
@@ -302,15 +351,15 @@ impl Writer {
 }
 
 impl Segment {
-    /// Notes that a frame with this first entry stands at this offset, unless a note nearby will do.
+    /// Adds a point for a frame with this first entry at this offset, unless there is one nearby.
     pub(super) fn point(&mut self, index: u64, offset: u64, point_bytes: u64) {
         if self.points.last().is_none_or(|(_, near)| offset - near >= point_bytes) {
             self.points.push((index, offset));
         }
     }
 
-    /// Notes that entries from this index on are void before this offset.
-    pub(super) fn void(&mut self, from: u64, offset: u64) {
+    /// Removes the points of truncated entries: entries from this index on are at or after this offset.
+    pub(super) fn discard_points(&mut self, from: u64, offset: u64) {
         let from = from.max(self.header.first);
         while self.points.pop_if(|(index, _)| *index >= from).is_some() {}
         self.points.push((from, offset));

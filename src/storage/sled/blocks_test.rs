@@ -1,4 +1,4 @@
-//! Blocks against an ordered map: whatever changes come, the same pairs are found.
+//! Blocks compared with an ordered map: after any changes both hold the same pairs.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -7,7 +7,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// Sled, as far as blocks know it.
+/// Sled, reduced to what blocks need.
 #[derive(Default)]
 struct Shelf(RefCell<BTreeMap<Vec<u8>, Bytes>>);
 
@@ -27,7 +27,7 @@ impl Blocks for Shelf {
 impl Shelf {
     fn change(&self, changes: BTreeMap<Vec<u8>, Option<Bytes>>) {
         let mut changes = changes.into_iter().map(Ok).peekable();
-        while let Some(group) = next_group(self, &mut changes).unwrap() {
+        while let Some(group) = next_group(self, &mut changes, &mut |_, _| {}).unwrap() {
             for (key, value) in group {
                 match value {
                     Some(value) => self.0.borrow_mut().insert(key, value),
@@ -40,7 +40,7 @@ impl Shelf {
     fn all(&self) -> BTreeMap<Vec<u8>, Bytes> {
         let mut all = BTreeMap::new();
         for (key, value) in self.0.borrow().iter() {
-            match keys::run_of(key) {
+            match key::run_prefix(key) {
                 Some(run) => all.extend(read(run, value).unwrap()),
                 None => drop(all.insert(key.clone(), value.clone())),
             }
@@ -49,14 +49,14 @@ impl Shelf {
     }
 
     fn get(&self, key: &[u8]) -> Option<Bytes> {
-        let run = keys::run_of(key).unwrap();
-        let (_, block) = home(self, run, key).unwrap()?;
+        let run = key::run_prefix(key).unwrap();
+        let (_, block) = block_of(self, run, key).unwrap()?;
         find(unpack(&block).unwrap(), run, key).unwrap()
     }
 }
 
 fn entry(session: &str, n: u32) -> Vec<u8> {
-    keys::entry(&session.into(), &format!("e{n:05}").as_str().into())
+    crate::storage::state::entry::key(&session.into(), &format!("e{n:05}").as_str().into())
 }
 
 fn text(bytes: usize) -> Bytes {
@@ -95,7 +95,7 @@ fn what_does_not_compress_is_kept_as_it_is() {
 #[test]
 fn the_bytes_of_a_block_stay_as_they_are() {
     let pairs = [(b"\x40ab".to_vec(), Bytes::from_static(b"v")), (b"\x40ac".to_vec(), Bytes::new())];
-    assert_eq!(&print(b"\x40", &pairs)[..], b"\x01\0\0\0\x02\0\0\0\x01abv\0\0\0\x02\0\0\0\0ac");
+    assert_eq!(&encode(b"\x40", &pairs)[..], b"\x01\0\0\0\x02\0\0\0\x01abv\0\0\0\x02\0\0\0\0ac");
 }
 
 #[test]
@@ -113,7 +113,7 @@ fn a_state_that_is_put_whole_is_read_one_block_at_a_time() {
         shelf.0.borrow_mut().extend(group.into_iter().map(|(key, value)| (key, value.unwrap())));
     }
     assert_eq!(shelf.all(), all);
-    assert!(all.keys().filter(|key| keys::run_of(key).is_some()).all(|key| shelf.get(key).is_some()));
+    assert!(all.keys().filter(|key| key::run_prefix(key).is_some()).all(|key| shelf.get(key).is_some()));
 }
 
 proptest! {
@@ -125,7 +125,7 @@ proptest! {
         let mut map = BTreeMap::new();
         for step in steps {
             let key = |session: u8, n: u32| match session {
-                0 => keys::feed(crate::machine::ids::FeedPlace { index: u64::from(n), ordinal: 0 }),
+                0 => crate::storage::state::feed_record::key(crate::machine::ids::FeedPlace { index: u64::from(n), ordinal: 0 }),
                 session => entry(&session.to_string(), n),
             };
             let changes: BTreeMap<_, _> =
@@ -152,7 +152,7 @@ proptest! {
     #[test]
     fn a_spoilt_block_is_read_or_refused(at in any::<prop::sample::Index>(), with in any::<u8>()) {
         let pairs: Vec<_> = (0..40u8).map(|n| (vec![0x40, n], text(50))).collect();
-        let mut bytes = print(b"\x40", &pairs).to_vec();
+        let mut bytes = encode(b"\x40", &pairs).to_vec();
         let at = at.index(bytes.len());
         bytes[at] = with;
         let _ = read(b"\x40", &bytes.into());

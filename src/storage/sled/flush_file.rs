@@ -1,8 +1,8 @@
-//! Owns: the flush file: all that a layer makes of sled, written down whole before sled is given it.
+//! Owns: the flush file, a redo log for one layer: all writes of a layer, durable before sled gets the first of them.
 //!
-//! A kill may leave sled with half of a layer. Putting the same keys again is harmless, where applying the same
-//! commands again is not; so whatever sled got of the layer, the flush file completes it. Its keys and values are sled's own,
-//! blocks included.
+//! A kill may leave sled with half of a layer. Writing the same keys a second time is harmless, but applying the same
+//! commands a second time is not. So the next open writes the whole flush file to sled again. Its keys and values are
+//! those of sled, blocks included.
 //!
 //! ```text
 //! "SMFLUSH1"  { key length u32, value length u32 or FFFFFFFF for a deleted key, key, value }*  CRC-32 of all before
@@ -20,7 +20,7 @@ use crate::storage::files;
 const MAGIC: &[u8; 8] = b"SMFLUSH1";
 const DELETED: u32 = u32::MAX;
 
-/// Writes groups of pairs down. When this returns, it is on disk under `path`, or nothing is.
+/// Writes groups of pairs to `path`, durably and completely, or not at all.
 pub fn write(path: &Path, groups: &[Vec<Put>]) -> io::Result<()> {
     let tmp = path.with_extension("tmp");
     let mut out =
@@ -36,13 +36,13 @@ pub fn write(path: &Path, groups: &[Vec<Put>]) -> io::Result<()> {
     file.write_all(&sum.finalize().to_be_bytes())?;
     file.into_inner().map_err(io::IntoInnerError::into_error)?.sync_all()?;
     fs::rename(&tmp, path)?;
-    // Sled must not see a key before the name is durable: an older flush file would take it back.
+    // The name must be durable before sled gets a key: otherwise an older flush file would undo it after a crash.
     files::sync_parent(path)
 }
 
-/// What a kill may have left half done, as one group; `None` when there is none. Damage is `InvalidData`.
+/// The writes of an interrupted flush, as one group; `None` if there was none. Damage is `InvalidData`.
 pub fn read(path: &Path) -> io::Result<Option<Vec<Vec<Put>>>> {
-    // Without its final name the layer never reached sled.
+    // A file without its final name was never written to sled.
     files::remove(&path.with_extension("tmp"))?;
     let content = match fs::read(path) {
         Ok(content) => Bytes::from(content),

@@ -1,5 +1,5 @@
-//! Owns: the thread that moves layers into sled, and when.
-//! Never: gives up a layer that sled does not have yet. A disk that is full now may have room later.
+//! Owns: the thread that writes layers to sled, and when it does.
+//! Never: drops a layer that is not in sled. A full disk may have space again later, so a failed flush is retried.
 
 use std::io;
 use std::sync::{Arc, PoisonError, Weak};
@@ -8,16 +8,17 @@ use std::time::Duration;
 
 use super::Shared;
 use super::base::Base;
-use super::moment::Lease;
+use super::freeze::Freeze;
+use super::panic_guard::catch_panic;
+use super::reclaim;
 use crate::machine::refusal::Fault;
-use crate::storage::contained::contain;
-use crate::storage::kv::Changed;
+use crate::storage::state::kv::Changed;
 
-/// How long a commit stays in memory only. What is lost with the process is applied again from the log, so this trades a
-/// longer start after a kill for keys that change often and reach sled seldom.
+/// How long a commit stays in memory only. After a kill the log restores those commits. A longer interval makes that
+/// start slower, but a key that changes often is written to sled less often.
 const FLUSH_INTERVAL: Duration = Duration::from_secs(2);
 
-/// How long a failed flush rests before the next try.
+/// The pause before a failed flush is retried.
 const RETRY_INTERVAL: Duration = Duration::from_millis(250);
 
 pub fn start(shared: Arc<Shared>) -> io::Result<JoinHandle<()>> {
@@ -29,6 +30,9 @@ fn run(shared: &Shared) {
         let closing = await_work(shared);
         let flushed = flush(shared);
         report(shared, &flushed);
+        if !closing && flushed.is_ok() {
+            reclaim(shared);
+        }
         if closing {
             let mut flushed = flushed;
             while matches!(flushed, Ok(true)) {
@@ -40,25 +44,26 @@ fn run(shared: &Shared) {
     }
 }
 
-/// Waits for the clock, for a large layer, or for the end; true at the end.
+/// Waits until the interval has passed, a layer is full, or the store closes. True if the store closes.
 fn await_work(shared: &Shared) -> bool {
     let idle = |control: &mut super::Control| {
         let much = control.active_bytes >= shared.bounds.flush_bytes || control.sealed_bytes > 0;
         !(control.closing || much && control.failing.is_none())
     };
     let control = shared.control();
-    let patience = if control.failing.is_some() { RETRY_INTERVAL } else { FLUSH_INTERVAL };
-    let waited = shared.wake.wait_timeout_while(control, patience, idle);
+    let timeout = if control.failing.is_some() { RETRY_INTERVAL } else { FLUSH_INTERVAL };
+    let waited = shared.wake.wait_timeout_while(control, timeout, idle);
     let (control, _) = waited.unwrap_or_else(PoisonError::into_inner);
     control.closing
 }
 
-/// Moves the oldest layer into sled; false when there is none.
+/// Writes the oldest layer to sled; false if there is none.
 pub fn flush(shared: &Shared) -> Result<bool, Fault> {
     let _turn = shared.turn();
-    let Some(Flush { layer, base, leases }) = next(shared) else { return Ok(false) };
-    // Sled asserts where it should answer; the layer is still here, so its panic is one more failed try.
-    contain(|| base.flush(&layer, &leases)).unwrap_or_else(|| Err(Fault("sled panicked during a flush".to_owned())))?;
+    let Some(Flush { layer, base, freezes }) = next(shared) else { return Ok(false) };
+    // Sled panics on some errors. The layer is still in memory, so a panic is a failed flush like any other.
+    catch_panic(|| base.flush(&layer, &freezes))
+        .unwrap_or_else(|| Err(Fault("sled panicked during a flush".to_owned())))?;
     let mut control = shared.control();
     let mut layers = shared.layers_mut();
     let mut before = None;
@@ -68,19 +73,29 @@ pub fn flush(shared: &Shared) -> Result<bool, Fault> {
     }
     drop((layers, control));
     shared.room.notify_all();
-    // A whole layer, let go while nobody waits.
+    // Freeing a whole layer takes time: do it after the locks are released.
     drop(before);
     Ok(true)
+}
+
+/// Frees some space of dead bodies. If that fails, the next flush tries again.
+pub fn reclaim(shared: &Shared) {
+    let _turn = shared.turn();
+    let base = Arc::clone(&shared.layers().base);
+    let step = catch_panic(|| reclaim::step(&base)).unwrap_or_else(|| Err(Fault("sled panicked".to_owned())));
+    if let Err(fault) = step {
+        tracing::warn!(%fault, "the space of dead bodies was not freed");
+    }
 }
 
 struct Flush {
     layer: Arc<Changed>,
     base: Arc<Base>,
-    /// The freezes for which this layer comes too late. One that is taken from now on has this layer in it.
-    leases: Vec<Arc<Lease>>,
+    /// The freezes that must not see this layer. A freeze that is taken from now on contains it.
+    freezes: Vec<Arc<Freeze>>,
 }
 
-/// The layer that waits longest, else the active one, which is sealed for it.
+/// The oldest sealed layer; without one the active layer, which is sealed first.
 fn next(shared: &Shared) -> Option<Flush> {
     let mut control = shared.control();
     let mut layers = shared.layers_mut();
@@ -88,23 +103,23 @@ fn next(shared: &Shared) -> Option<Flush> {
         layers.seal(&mut control);
     }
     let layer = Arc::clone(&layers.sealed.front()?.changed);
-    let live = layers.leases.iter().filter_map(Weak::upgrade);
-    let leases = live.filter(|lease| !lease.covers(&layer)).collect();
-    Some(Flush { layer, base: Arc::clone(&layers.base), leases })
+    let live = layers.freezes.iter().filter_map(Weak::upgrade);
+    let freezes = live.filter(|freeze| !freeze.covers(&layer)).collect();
+    Some(Flush { layer, base: Arc::clone(&layers.base), freezes })
 }
 
-/// Remembers how the flush went. A failure is logged when it begins, its end when it ends.
+/// Stores the result for commits. Logs the first failure and the first success after it.
 fn report(shared: &Shared, flushed: &Result<bool, Fault>) {
     let mut control = shared.control();
     match flushed {
         Ok(_) => {
             if control.failing.take().is_some() {
-                tracing::info!("the state is written down again");
+                tracing::info!("the state is flushed to disk again");
             }
         }
         Err(fault) => {
             if control.failing.is_none() {
-                tracing::error!(%fault, "the state could not be written down; it stays in memory and is retried");
+                tracing::error!(%fault, "the state could not be flushed to disk; it stays in memory, and is retried");
             }
             control.failing = Some(fault.0.clone());
             shared.room.notify_all();

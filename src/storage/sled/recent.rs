@@ -1,202 +1,389 @@
-//! Owns: entries that were read or written lately, parsed. A page of a transcript is a hundred lookups in sled and a hundred parsed
-//! records, and live transcripts are read again and again.
+//! Owns: the newest commits, decoded. Most commits change the same few sessions again and again. What they change is
+//! kept as it is, and its keys are made once, when the layer is sealed, and not with every commit.
 //!
-//! Correct by the lock of the layers: readers add under its shared side, commits forget and add under its exclusive side,
-//! so no reader can add what a commit has replaced. Bounded in bytes; what was not read for a while goes first.
+//! ```text
+//! head     record, leaf, sequence number and home of a session that was changed lately
+//! answers  recorded answers
+//! feed     records of the feed
+//! ```
+//!
+//! Entries get their keys at once, because they are read by key and never change places. So does every change that deletes
+//! something (`is_plain` tells which changes do not): the keys of everything before it are made first.
+//! Never: a lock of the store. Readers share `Recent`, one commit at a time changes it.
 
-use std::collections::HashMap;
-use std::collections::hash_map::RandomState;
-use std::hash::{BuildHasher, Hasher};
-use std::sync::{Mutex, PoisonError};
+use std::collections::{HashMap, HashSet};
+use std::sync::{PoisonError, RwLock, RwLockReadGuard};
 
-use xxhash_rust::xxh3::xxh3_64_with_seed;
+use bytes::Bytes;
 
-use crate::machine::entry::Entry;
-use crate::storage::view::ParsedEntries;
+use super::KEY_OVERHEAD_BYTES;
+use crate::machine::change::{AnswerChange, Change, FeedChange, SessionChange, WorkChange};
+use crate::machine::event::EventKind;
+use crate::machine::feed_record::{FeedEdge, Record};
+use crate::machine::ids::{EntryId, FeedPlace, RequestId, SessionId};
+use crate::machine::long::Home;
+use crate::machine::refusal::Fault;
+use crate::machine::session::SessionMeta;
+use crate::machine::view::View;
+use crate::storage::state::encoded::Values;
+use crate::storage::state::kv::{Changed, Kv};
+use crate::storage::state::write::delete_range;
+use crate::storage::state::{
+    Encoded, Records, answer, checkpoint, clock, cursor, entry, feed_edge, feed_record, leaf, list, meta, seq,
+};
 
-/// Readers on different cores rarely meet in one shard.
-const SHARDS: usize = 16;
+/// About what the keys of a changed session take in a layer, beside its record.
+const HEAD_BYTES: usize = 1024;
 
-/// A larger entry is worth less than those it would push out.
-const ENTRY_BYTES_MAX: usize = 64 << 10;
+/// How many times its encoded size a record takes in memory: decoded metadata is much larger than its text.
+const META_FACTOR: usize = 4;
 
-/// What an entry costs in memory beside its body: ids, maps, counters.
-const OVERHEAD_BYTES: usize = 400;
+/// Unchanged heads that are kept after a seal: sessions in use are read and written again.
+const HEADS_KEPT_MAX: usize = 2048;
 
+/// A larger record is not kept after a seal, so that kept heads have a bound in bytes too.
+const KEPT_META_BYTES_MAX: usize = 1024;
+
+/// The newest commits over the layers of keys.
+#[derive(Default)]
 pub struct Recent {
-    shards: [Mutex<Shard>; SHARDS],
-    seed: Seed,
-    /// The most that the young half of one shard holds before it becomes the old half.
-    half_bytes: usize,
+    heads: HashMap<SessionId, Head>,
+    answers: HashMap<RequestId, Bytes>,
+    /// Oldest first.
+    feed: Vec<(FeedPlace, Bytes)>,
+    feed_edge: Option<FeedEdge>,
+    clock_ms: Option<i64>,
+    checkpoint: Option<Bytes>,
+    /// About how many bytes a seal adds to the layer.
+    bytes: usize,
+    lists: RwLock<Lists>,
 }
 
-impl ParsedEntries for Recent {
-    fn get(&self, key: &[u8]) -> Option<Entry> {
-        Recent::get(self, key)
-    }
+/// The records of one session.
+#[derive(Debug, Clone)]
+pub struct Head {
+    meta: Option<SessionMeta>,
+    leaf: Option<EntryId>,
+    seq: Option<u64>,
+    home: Option<Home>,
+    /// The encoded size of the record.
+    meta_bytes: usize,
+    /// `None` if the layers of keys hold the same.
+    changed: Option<Pending>,
+}
 
-    fn keep(&self, key: Vec<u8>, entry: &Entry) {
-        Recent::keep(self, key, entry);
+/// What a changed head needs for its keys.
+#[derive(Debug, Clone)]
+struct Pending {
+    /// The record that the indexes in the layers of keys were made of.
+    indexed: Option<SessionMeta>,
+    /// The encoded record, if it was put.
+    meta_value: Option<Bytes>,
+    leaf: bool,
+    seq: bool,
+}
+
+/// The keys by which changed sessions are listed. Made when a list is read, so appends do not pay for them.
+#[derive(Default)]
+struct Lists {
+    keys: Changed,
+    /// The record of each session that `keys` was made of.
+    shown: HashMap<SessionId, SessionMeta>,
+    /// Sessions whose record changed since.
+    stale: HashSet<SessionId>,
+}
+
+/// What a commit needs to know of older layers. Read before anything changes, so that a failed read changes nothing.
+pub struct Prepared {
+    heads: Vec<(SessionId, Head)>,
+    feed_edge: Option<FeedEdge>,
+    /// Keys that the commit writes or deletes beside those of its entries.
+    keys: Changed,
+}
+
+/// Whether a change goes to `Recent`. The others delete, or move entries.
+pub fn is_plain(change: &Change) -> bool {
+    match change {
+        Change::Clock(_) | Change::Answer(_) => true,
+        Change::Session(_, change) => match change {
+            SessionChange::PutMeta(_) | SessionChange::PutEntry(_) | SessionChange::SetLeaf(_) => true,
+            SessionChange::DeleteMeta | SessionChange::DeleteEntries | SessionChange::DeleteLeaf => false,
+        },
+        Change::Feed(change) => match change {
+            FeedChange::SetSeq(_, seq) => seq.is_some(),
+            // The record of a deletion also writes a tombstone.
+            FeedChange::Append { records, .. } => records.iter().all(|record| record.kind() != EventKind::Deleted),
+            FeedChange::SetCursor(..) => true,
+            FeedChange::Trim { .. } => false,
+        },
+        Change::Work(_) => false,
     }
 }
 
-/// Hashes keys: they are long, and a page asks for a hundred of them. Seeded by chance, so that nobody can choose ids that
-/// fall into one bucket.
-#[derive(Debug, Clone, Copy)]
-struct Seed(u64);
-
-struct KeyHasher(u64);
-
-impl BuildHasher for Seed {
-    type Hasher = KeyHasher;
-
-    fn build_hasher(&self) -> KeyHasher {
-        KeyHasher(self.0)
+/// The session whose records a change writes.
+fn session_of(change: &Change) -> Option<&SessionId> {
+    match change {
+        Change::Session(session_id, _) | Change::Feed(FeedChange::SetSeq(session_id, _)) => Some(session_id),
+        Change::Work(WorkChange::Detach { session_id, .. }) => Some(session_id),
+        Change::Work(WorkChange::Free { leftover, .. }) => Some(&leftover.session_id),
+        Change::Work(WorkChange::PutFork(_) | WorkChange::EndFork { .. }) => None,
+        Change::Feed(FeedChange::Append { .. } | FeedChange::Trim { .. } | FeedChange::SetCursor(..)) => None,
+        Change::Answer(_) | Change::Clock(_) => None,
     }
-}
-
-impl Hasher for KeyHasher {
-    fn write(&mut self, bytes: &[u8]) {
-        self.0 = xxh3_64_with_seed(bytes, self.0);
-    }
-
-    fn write_usize(&mut self, _length: usize) {
-        // The bytes of a key tell its length already.
-    }
-
-    fn finish(&self) -> u64 {
-        self.0
-    }
-}
-
-/// Two halves: an entry of the old one that is read again becomes young; when the young half is full it takes the place
-/// of the old one.
-struct Shard {
-    young: HashMap<Vec<u8>, Entry, Seed>,
-    young_bytes: usize,
-    old: HashMap<Vec<u8>, Entry, Seed>,
 }
 
 impl Recent {
-    pub fn new(bytes_max: usize) -> Recent {
-        let seed = Seed(RandomState::new().hash_one(0));
-        let empty = || HashMap::with_hasher(seed);
-        let shard = |_| Mutex::new(Shard { young: empty(), young_bytes: 0, old: empty() });
-        Recent { shards: std::array::from_fn(shard), seed, half_bytes: bytes_max / SHARDS / 2 }
-    }
-
-    pub fn get(&self, key: &[u8]) -> Option<Entry> {
-        let mut shard = self.shard(key).lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(entry) = shard.young.get(key) {
-            return Some(entry.clone());
+    /// Reads what plain changes need of the layers of keys. `None` if the state is empty: its first command starts the
+    /// feed, and makes keys.
+    pub fn prepare(&self, kv: &dyn Kv, changes: &[Change]) -> Result<Option<Prepared>, Fault> {
+        let records = Records::new(kv);
+        if self.clock_ms.is_none() && kv.get(&clock::key())?.is_none() {
+            return Ok(None);
         }
-        let (key, entry) = shard.old.remove_entry(key)?;
-        shard.add(key, entry.clone(), self.half_bytes);
-        Some(entry)
+        let mut prepared = Prepared { heads: Vec::new(), feed_edge: None, keys: Changed::new() };
+        for change in changes {
+            if let Some(session_id) = session_of(change)
+                && !self.heads.contains_key(session_id)
+                && prepared.heads.iter().all(|(known, _)| known != session_id)
+            {
+                prepared.heads.push((session_id.clone(), Head::read(&records, session_id)?));
+            }
+            match change {
+                Change::Answer(AnswerChange::ExpireBefore(issued_ms)) => {
+                    let (from, to) = answer::keys_before(*issued_ms);
+                    delete_range(&mut prepared.keys, kv, &from, Some(&to))?;
+                }
+                Change::Feed(FeedChange::SetCursor(attach, position)) => {
+                    prepared.keys.insert(cursor::key(attach), position.map(cursor::encode));
+                }
+                Change::Feed(FeedChange::Append { .. }) if self.feed_edge.is_none() => {
+                    prepared.feed_edge = Some(records.feed_edge()?);
+                }
+                Change::Session(..) | Change::Answer(_) | Change::Feed(_) | Change::Work(_) | Change::Clock(_) => {}
+            }
+        }
+        Ok(Some(prepared))
     }
 
-    pub fn keep(&self, key: Vec<u8>, entry: &Entry) {
-        if weight(entry) <= ENTRY_BYTES_MAX {
-            let mut shard = self.shard(&key).lock().unwrap_or_else(PoisonError::into_inner);
-            shard.add(key, entry.clone(), self.half_bytes);
+    /// Takes plain changes. Returns the keys that go to the layer at once.
+    pub fn take(&mut self, prepared: Prepared, changes: &Encoded<'_>, checkpoint: Bytes) -> Changed {
+        let Prepared { heads, feed_edge, mut keys } = prepared;
+        self.heads.extend(heads);
+        self.feed_edge = self.feed_edge.or(feed_edge);
+        for (change, values) in changes.iter() {
+            match change {
+                Change::Session(session_id, change) => {
+                    if let Some(entry) = self.take_session(session_id, change, values) {
+                        keys.insert(entry, Some(values.one()));
+                    }
+                }
+                Change::Feed(FeedChange::SetSeq(session_id, seq)) => {
+                    if let Some(head) = self.heads.get_mut(session_id) {
+                        head.pending(&mut self.bytes).seq = true;
+                        head.seq = *seq;
+                    }
+                }
+                Change::Feed(FeedChange::Append { index, records: _ }) => {
+                    let edge = self.feed_edge.get_or_insert_default();
+                    for (ordinal, value) in (0..).zip(values.iter()) {
+                        let place = FeedPlace { index: *index, ordinal };
+                        feed_record::extend(edge, place, &value);
+                        self.bytes += value.len() + KEY_OVERHEAD_BYTES;
+                        self.feed.push((place, value));
+                    }
+                }
+                Change::Answer(AnswerChange::Record(request_id, _)) => {
+                    let value = values.one();
+                    self.bytes += value.len() + KEY_OVERHEAD_BYTES;
+                    self.answers.insert(*request_id, value);
+                }
+                Change::Answer(AnswerChange::ExpireBefore(issued_ms)) => {
+                    self.answers.retain(|request_id, _| request_id.issued_ms() >= *issued_ms);
+                }
+                Change::Clock(at_ms) => self.clock_ms = Some(*at_ms),
+                // `prepare` made the keys of cursors; the rest is not plain.
+                Change::Feed(FeedChange::SetCursor(..) | FeedChange::Trim { .. }) | Change::Work(_) => {}
+            }
+        }
+        self.checkpoint = Some(checkpoint);
+        keys
+    }
+
+    /// Returns the key of an entry that was put.
+    fn take_session(&mut self, session_id: &SessionId, change: &SessionChange, values: Values<'_>) -> Option<Vec<u8>> {
+        let head = self.heads.get_mut(session_id)?;
+        match change {
+            SessionChange::PutMeta(meta) => {
+                let stale = &mut self.lists.get_mut().unwrap_or_else(PoisonError::into_inner).stale;
+                if !stale.contains(session_id) {
+                    stale.insert(session_id.clone());
+                }
+                let value = values.one();
+                head.pending(&mut self.bytes);
+                self.bytes += META_FACTOR * value.len();
+                self.bytes -= META_FACTOR * std::mem::replace(&mut head.meta_bytes, value.len());
+                head.pending(&mut self.bytes).meta_value = Some(value);
+                head.meta = Some(meta.clone());
+            }
+            SessionChange::SetLeaf(leaf) => {
+                head.pending(&mut self.bytes).leaf = true;
+                head.leaf = Some(leaf.clone());
+            }
+            SessionChange::PutEntry(entry) => {
+                return Some(entry::key_in(session_id, head.home, &entry.id));
+            }
+            SessionChange::DeleteMeta | SessionChange::DeleteEntries | SessionChange::DeleteLeaf => {}
+        }
+        None
+    }
+
+    /// Makes the keys of everything that has none yet. The unchanged heads of sessions in use stay.
+    pub fn make_keys(&mut self) -> Changed {
+        let mut keys = Changed::new();
+        *self.lists.get_mut().unwrap_or_else(PoisonError::into_inner) = Lists::default();
+        let keep = self.heads.len() <= HEADS_KEPT_MAX;
+        self.heads.retain(|session_id, head| {
+            let keep = keep && head.meta_bytes <= KEPT_META_BYTES_MAX;
+            let Some(pending) = head.changed.take() else { return keep };
+            if let Some(value) = pending.meta_value {
+                list::reindex(&mut keys, pending.indexed.as_ref(), head.meta.as_ref());
+                keys.insert(meta::key(session_id), Some(value));
+            }
+            if pending.leaf {
+                keys.insert(leaf::key(session_id), head.leaf.as_ref().map(leaf::encode));
+            }
+            if pending.seq {
+                keys.insert(seq::key(session_id), head.seq.map(seq::encode));
+            }
+            keep
+        });
+        for (request_id, value) in self.answers.drain() {
+            keys.insert(answer::key(request_id), Some(value));
+        }
+        for (place, value) in self.feed.drain(..) {
+            keys.insert(feed_record::key(place), Some(value));
+        }
+        if let Some(edge) = self.feed_edge.take() {
+            keys.insert(feed_edge::key(), Some(feed_edge::encode(&edge)));
+        }
+        if let Some(clock_ms) = self.clock_ms.take() {
+            keys.insert(clock::key(), Some(clock::encode(clock_ms)));
+        }
+        if let Some(checkpoint) = self.checkpoint.take() {
+            keys.insert(checkpoint::key(), Some(checkpoint));
+        }
+        self.bytes = 0;
+        keys
+    }
+
+    /// Forgets the heads that changes with keys of their own concern. Their keys were made before.
+    pub fn forget(&mut self, changes: &[Change]) {
+        for session_id in changes.iter().filter_map(session_of) {
+            self.heads.remove(session_id);
         }
     }
 
-    /// The caller holds the layers alone.
-    pub fn forget(&mut self, key: &[u8]) {
-        let at = self.place(key);
-        let shard = self.shards[at].get_mut().unwrap_or_else(PoisonError::into_inner);
-        shard.old.remove(key);
-        if let Some(entry) = shard.young.remove(key) {
-            shard.young_bytes -= weight(&entry);
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    pub fn checkpoint(&self) -> Option<&Bytes> {
+        self.checkpoint.as_ref()
+    }
+
+    pub fn head(&self, session_id: &SessionId) -> Option<&Head> {
+        self.heads.get(session_id)
+    }
+
+    pub fn answer(&self, request_id: RequestId) -> Option<&Bytes> {
+        self.answers.get(&request_id)
+    }
+
+    pub fn feed_edge(&self) -> Option<FeedEdge> {
+        self.feed_edge
+    }
+
+    pub fn clock_ms(&self) -> Option<i64> {
+        self.clock_ms
+    }
+
+    /// The records of the feed after a place, oldest first.
+    pub fn feed_after(&self, after: Option<FeedPlace>) -> &[(FeedPlace, Bytes)] {
+        let from = after.map_or(0, |after| self.feed.partition_point(|(place, _)| *place <= after));
+        &self.feed[from..]
+    }
+
+    /// Calls `read` with the index keys of the changed sessions, to be read over those of the older layers.
+    pub fn with_list_keys<R>(&self, read: impl FnOnce(&Changed) -> R) -> R {
+        let shared = || self.lists.read().unwrap_or_else(PoisonError::into_inner);
+        let mut lists: RwLockReadGuard<'_, Lists> = shared();
+        if !lists.stale.is_empty() {
+            drop(lists);
+            self.lists.write().unwrap_or_else(PoisonError::into_inner).refresh(&self.heads);
+            // No commit comes between: the caller shares the lock of the store.
+            lists = shared();
         }
-    }
-
-    fn place(&self, key: &[u8]) -> usize {
-        (self.seed.hash_one(key) >> 32) as usize % SHARDS
-    }
-
-    fn shard(&self, key: &[u8]) -> &Mutex<Shard> {
-        &self.shards[self.place(key)]
+        read(&lists.keys)
     }
 }
 
-impl Shard {
-    fn add(&mut self, key: Vec<u8>, entry: Entry, half_bytes: usize) {
-        self.young_bytes += weight(&entry);
-        if let Some(replaced) = self.young.insert(key, entry) {
-            self.young_bytes -= weight(&replaced);
-        }
-        if self.young_bytes > half_bytes {
-            std::mem::swap(&mut self.old, &mut self.young);
-            self.young.clear();
-            self.young_bytes = 0;
+impl Lists {
+    fn refresh(&mut self, heads: &HashMap<SessionId, Head>) {
+        for session_id in self.stale.drain() {
+            let Some(Head { meta: Some(meta), changed: Some(pending), .. }) = heads.get(&session_id) else { continue };
+            let indexed = pending.indexed.as_ref();
+            if let Some(shown) = self.shown.get(&session_id) {
+                let mut before = Changed::new();
+                list::reindex(&mut before, indexed, Some(shown));
+                before.keys().for_each(|key| drop(self.keys.remove(key)));
+            }
+            list::reindex(&mut self.keys, indexed, Some(meta));
+            self.shown.insert(session_id, meta.clone());
         }
     }
 }
 
-fn weight(entry: &Entry) -> usize {
-    OVERHEAD_BYTES + entry.body.bytes() + entry.origin.as_ref().map_or(0, |origin| origin.text().len())
+impl Head {
+    fn read<K: Kv + ?Sized>(records: &Records<'_, K>, session_id: &SessionId) -> Result<Head, Fault> {
+        let seq = records.seq(session_id)?;
+        let meta = records.meta(session_id)?;
+        Ok(Head {
+            meta_bytes: meta.as_ref().map_or(0, |meta| meta::encode(meta).len()),
+            meta,
+            leaf: records.leaf(session_id)?,
+            seq: (seq > 0).then_some(seq),
+            home: records.home(session_id)?,
+            changed: None,
+        })
+    }
+
+    /// What its keys need. Adds to `bytes` if this is the first change since the last seal.
+    fn pending(&mut self, bytes: &mut usize) -> &mut Pending {
+        let (indexed, meta_bytes) = (&self.meta, self.meta_bytes);
+        self.changed.get_or_insert_with(|| {
+            *bytes += HEAD_BYTES + META_FACTOR * meta_bytes;
+            Pending { indexed: indexed.clone(), meta_value: None, leaf: false, seq: false }
+        })
+    }
+
+    pub fn meta(&self) -> Option<&SessionMeta> {
+        self.meta.as_ref()
+    }
+
+    pub fn leaf(&self) -> Option<&EntryId> {
+        self.leaf.as_ref()
+    }
+
+    pub fn seq(&self) -> u64 {
+        self.seq.unwrap_or(0)
+    }
+
+    pub fn home(&self) -> Option<Home> {
+        self.home
+    }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::machine::entry::Body;
-    use crate::machine::json::Json;
-
-    fn entry(id: &str, bytes: usize) -> Entry {
-        let data = Json::adopt(&format!("\"{}\"", "x".repeat(bytes)));
-        Entry {
-            id: id.into(),
-            parent_id: None,
-            timestamp: 1,
-            revision: 0,
-            origin: None,
-            body: Body::Custom { custom_type: "c".to_owned(), data },
-            place: None,
-        }
-    }
-
-    fn bytes(recent: &Recent) -> usize {
-        let halves = |shard: &Mutex<Shard>| {
-            let shard = shard.lock().unwrap();
-            shard.young.values().chain(shard.old.values()).map(weight).sum::<usize>()
-        };
-        recent.shards.iter().map(halves).sum()
-    }
-
-    #[test]
-    fn what_was_kept_is_found_until_it_is_forgotten() {
-        let mut recent = Recent::new(1 << 20);
-        recent.keep(b"a".to_vec(), &entry("a", 10));
-        recent.keep(b"a".to_vec(), &entry("a", 20));
-        assert_eq!(recent.get(b"a"), Some(entry("a", 20)));
-        recent.forget(b"a");
-        recent.forget(b"never kept");
-        assert_eq!(recent.get(b"a"), None);
-        assert_eq!(bytes(&recent), 0);
-    }
-
-    #[test]
-    fn the_bound_holds_and_what_is_read_again_stays() {
-        let bytes_max = 256 << 10;
-        let recent = Recent::new(bytes_max);
-        recent.keep(b"hot".to_vec(), &entry("hot", 1000));
-        for n in 0..2000 {
-            let id = format!("cold {n}");
-            recent.keep(id.clone().into_bytes(), &entry(&id, 1000));
-            assert!(recent.get(b"hot").is_some(), "after {n}");
-            // One entry per half of a shard may stand over.
-            assert!(bytes(&recent) <= bytes_max + 2 * SHARDS * 1500);
-        }
-        assert_eq!(recent.get(b"cold 0"), None);
-    }
-
-    #[test]
-    fn an_entry_that_would_push_out_many_is_not_kept() {
-        let recent = Recent::new(1 << 20);
-        recent.keep(b"a".to_vec(), &entry("a", ENTRY_BYTES_MAX));
-        assert_eq!(recent.get(b"a"), None);
-    }
+/// A decoded record of the feed.
+pub fn read_record((place, value): &(FeedPlace, Bytes)) -> Result<(FeedPlace, Record), Fault> {
+    Ok((*place, feed_record::decode(*place, value)?))
 }

@@ -1,6 +1,6 @@
-//! Owns: the undo area of a freeze: what keys held before the base changed them. In memory up to a bound, beyond it in
-//! files of sorted pairs, so that a freeze takes little memory however much changes under it.
-//! Never: which keys are worth keeping (`moment.rs`).
+//! Owns: the undo area of a freeze: the values that keys had before the base changed them. In memory up to a limit,
+//! beyond it in files of sorted pairs, so that a freeze needs little memory however much changes.
+//! Never: which keys to save (`freeze.rs`).
 //!
 //! ```text
 //! undo-<freeze>-<run>: { key length u32, value length u32 or FFFFFFFF for a missing key, CRC-32 of both, key, value }*
@@ -15,63 +15,63 @@ use bytes::Bytes;
 use super::KEY_OVERHEAD_BYTES;
 use crate::machine::refusal::Fault;
 use crate::storage::files;
-use crate::storage::kv::Changed;
+use crate::storage::state::kv::Changed;
 
-/// How the names of undo files begin. They mean nothing to the next process.
+/// The prefix of undo file names. The files are useless to the next process.
 pub const PREFIX: &str = "undo-";
 const MISSING: u32 = u32::MAX;
 const HEAD_BYTES: u64 = 12;
 const BUFFER_BYTES: usize = 32 << 10;
 
-/// Old values by key; `None` for a key that was not there. The first value kept for a key is the one that counts.
+/// Old values by key; `None` for a key that did not exist. Only the first value saved for a key is used.
 pub struct Undo {
     path: PathBuf,
-    kept: Changed,
-    kept_bytes: usize,
+    saved: Changed,
+    saved_bytes: usize,
     spill_bytes: usize,
     /// Oldest first.
     runs: Vec<Run>,
 }
 
-/// A part of the undo area: all up to some key.
+/// A part of the undo area: everything up to some key.
 pub struct Taken {
     pub pairs: Changed,
-    /// The last key, when there was no room for all that was asked for.
+    /// The last key, if the limit was reached before the requested end.
     pub cut: Option<Vec<u8>>,
 }
 
 impl Undo {
-    /// Spills to files beside `path` beyond `spill_bytes` in memory.
+    /// Writes to files next to `path` beyond `spill_bytes` in memory.
     pub fn new(path: PathBuf, spill_bytes: usize) -> Undo {
-        Undo { path, kept: Changed::new(), kept_bytes: 0, spill_bytes, runs: Vec::new() }
+        Undo { path, saved: Changed::new(), saved_bytes: 0, spill_bytes, runs: Vec::new() }
     }
 
     pub fn has(&self, key: &[u8]) -> bool {
-        self.kept.contains_key(key)
+        self.saved.contains_key(key)
     }
 
-    /// Keeps an old value, unless one is kept already.
-    pub fn keep(&mut self, key: &[u8], old: Option<Bytes>) {
+    /// Saves an old value, unless one is saved already.
+    pub fn save(&mut self, key: &[u8], old: Option<Bytes>) {
         if !self.has(key) {
-            self.kept_bytes += weight(key, old.as_ref());
-            // A copy: what the base gives holds on to the whole block it lies in.
-            self.kept.insert(key.to_vec(), old.map(|old| Bytes::copy_from_slice(&old)));
+            self.saved_bytes += weight(key, old.as_ref());
+            // A copy, because bytes from the base keep the whole block in memory.
+            self.saved.insert(key.to_vec(), old.map(|old| Bytes::copy_from_slice(&old)));
         }
     }
 
-    /// Makes room in memory where it is needed. Nothing is lost when that fails.
+    /// Moves saved values to a file if they exceed the limit. If that fails they stay in memory.
     pub fn make_room(&mut self) -> Result<(), Fault> {
-        if self.kept_bytes <= self.spill_bytes {
+        if self.saved_bytes <= self.spill_bytes {
             return Ok(());
         }
         let path = files::beside(&self.path, &format!("-{}", self.runs.len()));
-        let run = Run::write(path, &self.kept).map_err(|error| Fault(format!("write the undo file: {error}")))?;
+        let run = Run::write(path, &self.saved).map_err(|error| Fault(format!("write the undo file: {error}")))?;
         self.runs.push(run);
-        (self.kept, self.kept_bytes) = (Changed::new(), 0);
+        (self.saved, self.saved_bytes) = (Changed::new(), 0);
         Ok(())
     }
 
-    /// Takes out what is kept up to `end`, or up to where `bytes_max` is reached.
+    /// Removes and returns the values up to `end`, or until `bytes_max` is reached.
     pub fn take(&mut self, end: Option<&[u8]>, bytes_max: usize) -> Result<Taken, Fault> {
         let mut taken = Taken { pairs: Changed::new(), cut: None };
         let mut bytes = 0;
@@ -89,10 +89,10 @@ impl Undo {
 
     fn first_key(&self) -> Option<&[u8]> {
         let spilled = self.runs.iter().filter_map(|run| run.next.as_ref()).map(|(key, _)| key.as_slice());
-        spilled.chain(self.kept.keys().next().map(Vec::as_slice)).min()
+        spilled.chain(self.saved.keys().next().map(Vec::as_slice)).min()
     }
 
-    /// Takes the first key out of everything that has it; what was kept first wins.
+    /// Removes the first key from all runs and from memory. Returns the value that was saved first.
     fn remove(&mut self, key: &[u8]) -> Result<Option<Bytes>, Fault> {
         let mut oldest = None;
         for run in &mut self.runs {
@@ -101,8 +101,8 @@ impl Undo {
                 run.advance().map_err(|error| Fault(format!("read {}: {error}", run.path.display())))?;
             }
         }
-        if let Some(old) = self.kept.remove(key) {
-            self.kept_bytes -= weight(key, old.as_ref());
+        if let Some(old) = self.saved.remove(key) {
+            self.saved_bytes -= weight(key, old.as_ref());
             oldest.get_or_insert(old);
         }
         Ok(oldest.flatten())
@@ -113,7 +113,7 @@ fn weight(key: &[u8], old: Option<&Bytes>) -> usize {
     key.len() + old.map_or(0, Bytes::len) + KEY_OVERHEAD_BYTES
 }
 
-/// A file of sorted pairs, read once from its first to its last.
+/// A file of sorted pairs that is read once, front to back.
 struct Run {
     path: PathBuf,
     file: BufReader<File>,
@@ -147,7 +147,7 @@ impl Run {
         let number = |at: usize| u32::from_be_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
         let (key_length, value_length) = (number(0), number(4));
         let value_bytes = if value_length == MISSING { 0 } else { u64::from(value_length) };
-        // A length is believed only as far as the file goes.
+        // Check the lengths against the size of the file before allocating.
         let length = HEAD_BYTES + u64::from(key_length) + value_bytes;
         self.left = self.left.checked_sub(length).ok_or_else(damaged)?;
         let mut key = vec![0; key_length as usize];
@@ -162,7 +162,7 @@ impl Run {
     }
 }
 
-/// Answers the length of the file. It need not last: nobody reads it after a restart.
+/// Returns the length of the file. It is not synced: no process reads it after a restart.
 fn write_pairs(path: &Path, pairs: &Changed) -> io::Result<u64> {
     let too_long = |_| io::Error::new(io::ErrorKind::InvalidInput, "a key or value of 4 GiB");
     let mut file = BufWriter::with_capacity(BUFFER_BYTES, File::create(path)?);
@@ -194,13 +194,13 @@ fn checksum(lengths: &[u8], key: &[u8], value: &[u8]) -> u32 {
 impl Drop for Run {
     fn drop(&mut self) {
         if let Err(error) = files::remove(&self.path) {
-            // The next open removes what is left.
+            // The next open tries again.
             tracing::debug!(%error, file = %self.path.display(), "an undo file was not removed yet");
         }
     }
 }
 
-/// Removes the undo files a process left behind when it was killed.
+/// Removes the undo files that a killed process left behind.
 pub fn remove_all(dir: &Path) -> io::Result<()> {
     for found in fs::read_dir(dir)? {
         let path = found?.path();
@@ -232,15 +232,15 @@ mod tests {
     }
 
     #[test]
-    fn the_first_value_kept_counts_wherever_it_lies() {
+    fn the_first_value_saved_is_returned_wherever_it_is() {
         let dir = tempfile::tempdir().unwrap();
         let mut undo = Undo::new(dir.path().join("undo-1"), 0);
         for (n, keys) in [&["a", "c"][..], &["a", "b"], &["b", "c", "d"]].iter().enumerate() {
-            keys.iter().for_each(|key| undo.keep(key.as_bytes(), value(&n.to_string()).filter(|_| *key != "b")));
+            keys.iter().for_each(|key| undo.save(key.as_bytes(), value(&n.to_string()).filter(|_| *key != "b")));
             undo.make_room().unwrap();
         }
-        undo.keep(b"a", value("late"));
-        undo.keep(b"e", value("late"));
+        undo.save(b"a", value("late"));
+        undo.save(b"e", value("late"));
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 3);
         let want = [("a", value("0")), ("b", None), ("c", value("0")), ("d", value("2")), ("e", value("late"))];
         let got = drain(&mut undo);
@@ -253,7 +253,7 @@ mod tests {
     fn only_what_was_asked_for_is_taken() {
         let dir = tempfile::tempdir().unwrap();
         let mut undo = Undo::new(dir.path().join("undo-1"), 0);
-        ["a", "b", "c"].iter().for_each(|key| undo.keep(key.as_bytes(), None));
+        ["a", "b", "c"].iter().for_each(|key| undo.save(key.as_bytes(), None));
         undo.make_room().unwrap();
         let part = undo.take(Some(b"b"), usize::MAX).unwrap();
         assert_eq!((part.pairs.len(), part.cut), (2, None));
@@ -265,10 +265,10 @@ mod tests {
         for at in 0..30 {
             let dir = tempfile::tempdir().unwrap();
             let mut undo = Undo::new(dir.path().join("undo-1"), 0);
-            undo.keep(b"first", value("0123456789"));
-            undo.keep(b"second", value("9"));
+            undo.save(b"first", value("0123456789"));
+            undo.save(b"second", value("9"));
             let path = dir.path().join("undo-1-0");
-            write_pairs(&path, &undo.kept).unwrap();
+            write_pairs(&path, &undo.saved).unwrap();
             let mut bytes = fs::read(&path).unwrap();
             bytes[at] ^= 4;
             fs::write(&path, &bytes).unwrap();

@@ -1,15 +1,46 @@
 //! Owns: the name of a session's file. Ids are any Unicode text and must never become a path: every byte outside
-//! `[A-Za-z0-9._-]` is written `%XX`, and the suffix keeps `.` and `..` from being special.
+//! `[A-Za-z0-9._-]` is written `%XX`, and the suffix makes `.` and `..` ordinary names.
+
+use std::fmt;
 
 use crate::machine::ids::SessionId;
 
 const SUFFIX: &str = ".jsonl";
 
-/// What the common file systems allow in one name.
+/// The suffix of a fork that is not a session yet. No session's file ends with it.
+const HIDDEN_SUFFIX: &str = ".fork";
+
+/// The limit of common file systems.
 const NAME_BYTES_MAX: usize = 255;
 
-/// The file name of a session, or why it cannot have one.
-pub fn print(session_id: &SessionId) -> Result<String, String> {
+/// Why a session cannot have a file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Unstorable {
+    NameTooLong { bytes: usize },
+    DiffersInCase { other: SessionId },
+}
+
+impl fmt::Display for Unstorable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Unstorable::NameTooLong { bytes } => write!(
+                f,
+                "session_id is too long for the fs adapter: its file name has {bytes} bytes, at most {NAME_BYTES_MAX} \
+                 are possible; use a shorter session_id"
+            ),
+            Unstorable::DiffersInCase { other } => write!(
+                f,
+                "session_id differs from {:?} only in case, which this file system ignores; use another session_id",
+                other.as_str()
+            ),
+        }
+    }
+}
+
+impl std::error::Error for Unstorable {}
+
+/// The file name of a session.
+pub fn print(session_id: &SessionId) -> Result<String, Unstorable> {
     let mut name = String::new();
     for byte in session_id.as_str().bytes() {
         match byte {
@@ -19,16 +50,21 @@ pub fn print(session_id: &SessionId) -> Result<String, String> {
     }
     name.push_str(SUFFIX);
     if name.len() > NAME_BYTES_MAX {
-        return Err(format!(
-            "session_id is too long for the fs adapter: its file name has {} bytes, at most {NAME_BYTES_MAX} are \
-             possible; use a shorter session_id",
-            name.len()
-        ));
+        return Err(Unstorable::NameTooLong { bytes: name.len() });
     }
     Ok(name)
 }
 
-/// The session a file belongs to; `None` when the name is not one `print` gives.
+/// The file name of a fork that is not a session yet.
+pub fn print_hidden(session_id: &SessionId) -> Result<String, Unstorable> {
+    Ok(format!("{}{HIDDEN_SUFFIX}", print(session_id)?.trim_end_matches(SUFFIX)))
+}
+
+pub fn is_hidden(name: &str) -> bool {
+    name.ends_with(HIDDEN_SUFFIX)
+}
+
+/// The session of a file; `None` if `print` does not produce this name.
 pub fn parse(name: &str) -> Option<SessionId> {
     let mut rest = name.strip_suffix(SUFFIX)?.bytes();
     let mut bytes = Vec::new();
@@ -41,8 +77,8 @@ pub fn parse(name: &str) -> Option<SessionId> {
         bytes.push(u8::from_str_radix(std::str::from_utf8(&digits).ok()?, 16).ok()?);
     }
     let session_id = SessionId::from(String::from_utf8(bytes).ok()?);
-    // One session, one file: a second spelling of the same id would be a second truth.
-    (print(&session_id).as_deref() == Ok(name)).then_some(session_id)
+    // Another encoding of the same id would be a second file for one session.
+    print(&session_id).is_ok_and(|printed| printed == name).then_some(session_id)
 }
 
 #[cfg(test)]
@@ -76,7 +112,7 @@ mod tests {
     #[test]
     fn an_id_too_long_for_a_file_is_refused_with_the_reason() {
         assert!(print(&"x".repeat(249).into()).is_ok());
-        let why = print(&"x".repeat(250).into()).unwrap_err();
+        let why = print(&"x".repeat(250).into()).unwrap_err().to_string();
         assert!(why.contains("session_id is too long"), "{why}");
     }
 

@@ -1,11 +1,12 @@
-//! The law that counts most, tried on a real process: whenever it is killed, the state on disk is that of its mark.
+//! The most important law, tested with a real process: after a kill at any time, state and checkpoint on disk agree.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 
-use super::tests::{content, entry, mark, meta};
+use super::store_test::{checkpoint, content, entry, meta};
 use super::*;
-use crate::storage::memory::MemoryStore;
+use crate::machine::change::{Change, SessionChange};
+use crate::storage::state::memory::MemoryStore;
 
 const DIR_VARIABLE: &str = "SESSION_MANAGER_KILL_TEST_DIR";
 
@@ -15,19 +16,19 @@ fn commit(store: &dyn Store, n: u64) {
     let mut changes =
         vec![meta(session, n as i64), entry(session, (n % 11) as u8, &format!("{n} {}", "x".repeat(400)))];
     if n.is_multiple_of(13) {
-        changes.push(Change::DeleteEntries(format!("s{session}").into()));
+        changes.push(Change::Session(format!("s{session}").into(), SessionChange::DeleteEntries));
     }
-    store.commit(&changes, mark(&n.to_string())).unwrap();
+    store.commit(&changes, checkpoint(&n.to_string())).unwrap();
 }
 
 fn reached(store: &dyn Store) -> u64 {
-    let mark = store.mark().unwrap().unwrap_or_else(|| mark("0"));
-    std::str::from_utf8(&mark).unwrap().parse().unwrap()
+    let checkpoint = store.checkpoint().unwrap().unwrap_or_else(|| checkpoint("0"));
+    std::str::from_utf8(&checkpoint).unwrap().parse().unwrap()
 }
 
 /// Runs in a process of its own, which the test below kills.
 #[test]
-#[ignore = "the victim of whenever_it_is_killed_the_state_is_that_of_its_mark"]
+#[ignore = "the victim of whenever_it_is_killed_the_state_is_that_of_its_checkpoint"]
 fn victim() {
     let Some(dir) = std::env::var_os(DIR_VARIABLE) else { return };
     // Small layers, so that a kill often meets a flush.
@@ -41,12 +42,12 @@ fn victim() {
 }
 
 #[test]
-fn whenever_it_is_killed_the_state_is_that_of_its_mark() {
+fn whenever_it_is_killed_the_state_is_that_of_its_checkpoint() {
     let dir = tempfile::tempdir().unwrap();
     let twin = MemoryStore::new();
     for lifetime_ms in [90, 260, 900] {
         let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "storage::sled::kill_tests::victim", "--ignored", "--nocapture"])
+            .args(["--exact", "storage::sled::kill_test::victim", "--ignored", "--nocapture"])
             .env(DIR_VARIABLE, dir.path())
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
@@ -62,7 +63,11 @@ fn whenever_it_is_killed_the_state_is_that_of_its_mark() {
         for n in reached(&twin) + 1..=reached(&store) {
             commit(&twin, n);
         }
-        assert!(content(&store) == content(&twin), "state and mark disagree after a kill at mark {}", reached(&store));
+        assert!(
+            content(&store) == content(&twin),
+            "state and checkpoint disagree after a kill at checkpoint {}",
+            reached(&store)
+        );
     }
     assert!(reached(&twin) > 0, "something reached the disk");
 }

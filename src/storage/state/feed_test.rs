@@ -1,28 +1,30 @@
-//! The laws of the feed in the store: lines read back, known bytes stay, and what is read later is true now.
+//! The laws of the feed in the store: what a reader sees of old events, trimming, tombstones and cursors.
 
-use proptest::prelude::*;
+use bytes::Bytes;
 use serde_json::json;
 
-use super::*;
+use super::memory::MemoryStore;
+use super::{clock, feed_record};
 use crate::machine::apply::append::AppendEntry;
 use crate::machine::apply::create::CreateSession;
 use crate::machine::apply::delete::DeleteSession;
 use crate::machine::apply::ensure::EnsureSession;
-use crate::machine::apply::feed::FeedOrder;
+use crate::machine::apply::feed_order::FeedOrder;
 use crate::machine::apply::set_meta::SetMeta;
 use crate::machine::apply::set_status::SetStatus;
 use crate::machine::apply::update_message::{NewContent, UpdateMessage};
+use crate::machine::change::Change;
 use crate::machine::entry::Body;
-use crate::machine::event::{Event, Happened};
-use crate::machine::ids::RequestId;
+use crate::machine::event::{Event, EventKind, Happened};
+use crate::machine::feed_record::{FeedEdge, Record, record_events};
+use crate::machine::ids::{FeedPlace, Position, RequestId};
+use crate::machine::json::Json;
 use crate::machine::message::{Message, Role};
-use crate::machine::query::feed::{FeedLimits, page};
+use crate::machine::query::feed_page::{FeedLimits, page};
 use crate::machine::session::SessionStatus;
 use crate::machine::stamp::Stamp;
-use crate::machine::view::Change;
-use crate::machine::{Answer, Command, Stamped, apply, feed};
-use crate::storage::memory::MemoryStore;
-use crate::storage::{Store, look, records};
+use crate::machine::{Answer, Command, Stamped, apply};
+use crate::storage::{Store, with_view};
 
 const ALL: FeedLimits = FeedLimits { records: usize::MAX, body_bytes: usize::MAX };
 
@@ -30,72 +32,7 @@ fn place(index: u64, ordinal: u32) -> FeedPlace {
     FeedPlace { index, ordinal }
 }
 
-fn record(what: Recorded) -> Record {
-    Record { session_id: "s".into(), seq: 3, at_ms: -2, what }
-}
-
-fn every_kind() -> Vec<Record> {
-    let metadata = json!({"t": 1}).as_object().cloned();
-    [
-        Recorded::Created,
-        Recorded::MessageAdded("e".into()),
-        Recorded::MessageUpdated { entry_id: "e".into(), revision: 9, origin: Some(Json::adopt("{}")) },
-        Recorded::MessageUpdated { entry_id: "".into(), revision: 0, origin: None },
-        Recorded::StatusChanged {
-            status: SessionStatus::Error,
-            previous: SessionStatus::Idle,
-            reason: Some("r".to_owned()),
-        },
-        Recorded::MetaUpdated,
-        Recorded::Deleted { metadata: None },
-        Recorded::Deleted { metadata: metadata.clone() },
-        Recorded::Published {
-            kind: EventKind::Deleted,
-            role: Some(Role::Custom),
-            payload: Json::adopt("{\"a\":1}"),
-            metadata,
-        },
-        Recorded::Published { kind: EventKind::Created, role: None, payload: Json::adopt("null"), metadata: None },
-    ]
-    .map(record)
-    .into()
-}
-
-#[test]
-fn every_line_edge_and_cursor_reads_back_as_written() {
-    for record in every_kind() {
-        assert_eq!(parse_record(place(1, 0), &print_record(&record)), Ok(record));
-    }
-    let edge = FeedEdge { trimmed: Some(place(1, u32::MAX)), newest: Some(place(7, 2)), bytes: 300 };
-    for edge in [edge, FeedEdge::default()] {
-        assert_eq!(parse_edge(&print_edge(&edge)), Ok(edge));
-    }
-    let cursor = Position { group: 2, index: 5, ordinal: 1 };
-    assert_eq!(parse_cursor(&print_cursor(cursor)), Ok(cursor));
-    assert_eq!(parse_tomb(&print_tomb(place(4, 4))), Ok(place(4, 4)));
-}
-
-#[test]
-fn the_bytes_of_the_feed_stay_as_they_are() {
-    let hex = |bytes: Bytes| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
-    let added = record(Recorded::MessageAdded("e".into()));
-    assert_eq!(hex(print_record(&added)), "080110021a0173200328033201 65".replace(' ', ""));
-    assert_eq!(hex(print_cursor(Position { group: 0, index: 5, ordinal: 1 })), "08011a0408051001");
-    let edge = FeedEdge { trimmed: Some(place(0, 1)), newest: Some(place(7, 0)), bytes: 3 };
-    assert_eq!(hex(print_edge(&edge)), "0801120210011a0208072003");
-}
-
-proptest! {
-    #[test]
-    fn any_bytes_are_read_or_refused_but_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..60)) {
-        let _ = parse_record(place(0, 0), &bytes);
-        let _ = parse_edge(&bytes);
-        let _ = parse_cursor(&bytes);
-        let _ = parse_tomb(&bytes);
-    }
-}
-
-/// A state and its log, as an applier drives them.
+/// A state and its log index. Applies commands like a replica.
 #[derive(Default)]
 struct Run {
     store: MemoryStore,
@@ -103,13 +40,13 @@ struct Run {
 }
 
 impl Run {
-    fn carry_out(&mut self, command: Command) -> Vec<Event> {
+    fn run(&mut self, command: Command) -> Vec<Event> {
         self.index += 1;
         let stamp = Stamp { at_ms: 1000 * self.index as i64, seed: u128::from(self.index) };
-        let stamped = Stamped { stamp, request_id: RequestId::UNREPEATED, repeated: false, command };
-        let mut outcome = look(&self.store, |view| apply(view, &stamped)).unwrap();
+        let stamped = Stamped { stamp, request_id: RequestId::NONE, is_retry: false, scope: None, command };
+        let mut outcome = with_view(&self.store, |view| apply(view, &stamped)).unwrap();
         outcome.answer.as_ref().unwrap();
-        feed::record(self.index, &mut outcome);
+        record_events(self.index, &mut outcome);
         self.store.commit(&outcome.changes, Bytes::new()).unwrap();
         outcome.events
     }
@@ -117,12 +54,12 @@ impl Run {
     fn ensure(&mut self, id: &str) {
         let metadata = json!({"tenant": id}).as_object().cloned();
         let session = CreateSession { title: "old".to_owned(), description: String::new(), metadata };
-        self.carry_out(Command::Ensure(EnsureSession { session_id: id.into(), session }));
+        self.run(Command::Ensure(EnsureSession { session_id: id.into(), session }));
     }
 
     fn append(&mut self, id: &str, entry_id: &str) -> Vec<Event> {
         let body = Json::adopt(r#"{"role":"user","content":[{"type":"text","text":"a"}],"timestamp":1}"#);
-        self.carry_out(Command::Append(AppendEntry {
+        self.run(Command::Append(AppendEntry {
             session_id: id.into(),
             entry_id: Some(entry_id.into()),
             parent_id: None,
@@ -132,7 +69,7 @@ impl Run {
     }
 
     fn update(&mut self, id: &str, entry_id: &str, text: &str) -> Vec<Event> {
-        self.carry_out(Command::UpdateMessage(UpdateMessage {
+        self.run(Command::UpdateMessage(UpdateMessage {
             session_id: id.into(),
             entry_id: entry_id.into(),
             content: NewContent::Full(Json::print(&json!([{"type": "text", "text": text}]))),
@@ -143,11 +80,11 @@ impl Run {
     }
 
     fn read(&self, after: Option<FeedPlace>) -> Vec<(FeedPlace, Event)> {
-        look(&self.store, |view| page(view, after, ALL, &|_| true)).unwrap().events
+        with_view(&self.store, |view| page(view, after, ALL, &|_| true)).unwrap().events
     }
 
     fn edge(&self) -> FeedEdge {
-        look(&self.store, |view| view.feed_edge()).unwrap()
+        with_view(&self.store, |view| view.feed_edge()).unwrap()
     }
 
     fn kinds(&self, after: Option<FeedPlace>) -> Vec<(u64, EventKind)> {
@@ -161,18 +98,18 @@ fn what_nothing_changed_since_is_read_exactly_as_it_was_published() {
     run.ensure("s");
     let mut published = run.append("s", "a");
     published.extend(run.update("s", "a", "b"));
-    published.extend(run.carry_out(Command::SetStatus(SetStatus {
+    published.extend(run.run(Command::SetStatus(SetStatus {
         session_id: "s".into(),
         status: SessionStatus::Error,
         reason: Some("why".to_owned()),
     })));
-    published.extend(run.carry_out(Command::SetMeta(SetMeta {
+    published.extend(run.run(Command::SetMeta(SetMeta {
         session_id: "s".into(),
         title: Some("new".to_owned()),
         description: None,
         metadata: None,
     })));
-    // The added message has its new content by now, which the update that follows says too.
+    // message-added shows the new content by now, so compare from the update on.
     let read: Vec<Event> = run.read(Some(place(2, 0))).into_iter().map(|(_, event)| event).collect();
     assert_eq!(read, published[1..]);
     let payloads: Vec<String> = read.iter().map(|event| event.payload().text().to_owned()).collect();
@@ -202,7 +139,7 @@ fn of_a_deleted_session_only_the_deletion_is_left_also_when_its_id_lives_again()
     let mut run = Run::default();
     run.ensure("s");
     run.append("s", "a");
-    run.carry_out(Command::Delete(DeleteSession { session_id: "s".into() }));
+    run.run(Command::Delete(DeleteSession { session_id: "s".into() }));
     assert_eq!(run.kinds(None), [(3, EventKind::Deleted)]);
     let (_, deleted) = run.read(None).pop().unwrap();
     assert_eq!(deleted.metadata, json!({"tenant": "s"}).as_object().cloned());
@@ -217,24 +154,24 @@ fn a_trim_drops_lines_and_tombs_and_counts_what_is_left() {
     assert_eq!(run.edge(), FeedEdge::default());
     run.ensure("s");
     run.ensure("t");
-    run.carry_out(Command::Delete(DeleteSession { session_id: "s".into() }));
-    run.carry_out(Command::Delete(DeleteSession { session_id: "t".into() }));
+    run.run(Command::Delete(DeleteSession { session_id: "s".into() }));
+    run.run(Command::Delete(DeleteSession { session_id: "t".into() }));
     run.ensure("u");
     let before = run.edge();
     assert_eq!((before.trimmed, before.newest), (Some(place(0, u32::MAX)), Some(place(5, 0))));
-    run.carry_out(Command::Feed(FeedOrder::Trim { upto: place(3, 0) }));
+    run.run(Command::Feed(FeedOrder::Trim { upto: place(3, 0) }));
     let after = run.edge();
     assert_eq!((after.trimmed, after.newest), (Some(place(3, 0)), Some(place(5, 0))));
-    let lines = look(&run.store, |view| view.recorded(None, 9)).unwrap();
+    let lines = with_view(&run.store, |view| view.feed_records(None, 9)).unwrap();
     assert_eq!(lines.iter().map(|(place, _)| place.index).collect::<Vec<_>>(), [4, 5]);
-    let kept: u64 = lines.iter().map(|(_, line)| 13 + print_record(line).len() as u64).sum();
+    let kept: u64 = lines.iter().map(|(_, line)| feed_record::size(line)).sum();
     assert_eq!(after.bytes, kept);
-    look(&run.store, |view| {
+    with_view(&run.store, |view| {
         assert_eq!(view.deleted_at(&"s".into()), Ok(None));
         assert_eq!(view.deleted_at(&"t".into()), Ok(Some(place(4, 0))));
     });
-    // An older order that comes late changes nothing.
-    run.carry_out(Command::Feed(FeedOrder::Trim { upto: place(2, 0) }));
+    // An older trim that arrives late changes nothing.
+    run.run(Command::Feed(FeedOrder::Trim { upto: place(2, 0) }));
     assert_eq!(run.edge(), after);
 }
 
@@ -244,22 +181,22 @@ fn a_cursor_never_goes_back_and_has_a_name() {
     let at = |index| Position { group: 0, index, ordinal: 0 };
     let delivered = |index| Command::Feed(FeedOrder::Delivered { attach: "engine".to_owned(), position: at(index) });
     for (index, expected) in [(5, 5), (3, 5), (8, 8)] {
-        run.carry_out(delivered(index));
-        assert_eq!(look(&run.store, |view| view.cursor("engine")), Ok(Some(at(expected))));
+        run.run(delivered(index));
+        assert_eq!(with_view(&run.store, |view| view.cursor("engine")), Ok(Some(at(expected))));
     }
-    assert_eq!(look(&run.store, |view| view.cursor("other")), Ok(None));
-    run.carry_out(Command::Feed(FeedOrder::Delivered { attach: "engine#b\u{0}".to_owned(), position: at(9) }));
-    run.carry_out(Command::Feed(FeedOrder::Delivered { attach: "engines".to_owned(), position: at(2) }));
-    let named = |starting: &str| look(&run.store, |view| view.cursors(starting)).unwrap();
+    assert_eq!(with_view(&run.store, |view| view.cursor("other")), Ok(None));
+    run.run(Command::Feed(FeedOrder::Delivered { attach: "engine#b\u{0}".to_owned(), position: at(9) }));
+    run.run(Command::Feed(FeedOrder::Delivered { attach: "engines".to_owned(), position: at(2) }));
+    let named = |starting: &str| with_view(&run.store, |view| view.cursors(starting)).unwrap();
     assert_eq!(named("engine#"), [("engine#b\u{0}".to_owned(), at(9))]);
     assert_eq!(named("engine").len(), 3);
-    run.carry_out(Command::Feed(FeedOrder::Detached { attach: "engine#b\u{0}".to_owned() }));
-    run.carry_out(Command::Feed(FeedOrder::Detached { attach: "unknown".to_owned() }));
-    assert_eq!(look(&run.store, |view| view.cursors("engine#")), Ok(Vec::new()));
+    run.run(Command::Feed(FeedOrder::Detached { attach: "engine#b\u{0}".to_owned() }));
+    run.run(Command::Feed(FeedOrder::Detached { attach: "unknown".to_owned() }));
+    assert_eq!(with_view(&run.store, |view| view.cursors("engine#")), Ok(Vec::new()));
     let nameless = Command::Feed(FeedOrder::Delivered { attach: String::new(), position: at(1) });
     let stamp = Stamp { at_ms: 1, seed: 0 };
-    let stamped = Stamped { stamp, request_id: RequestId::UNREPEATED, repeated: false, command: nameless };
-    let outcome = look(&run.store, |view| apply(view, &stamped)).unwrap();
+    let stamped = Stamped { stamp, request_id: RequestId::NONE, is_retry: false, scope: None, command: nameless };
+    let outcome = with_view(&run.store, |view| apply(view, &stamped)).unwrap();
     assert!(!matches!(outcome.answer, Ok(Answer::Stored)), "{:?}", outcome.answer);
 }
 
@@ -274,7 +211,7 @@ fn pages_are_bounded_and_together_say_everything() {
     for limits in [FeedLimits { records: 3, ..ALL }, FeedLimits { body_bytes: 1, ..ALL }] {
         let (mut after, mut read) = (None, Vec::new());
         loop {
-            let page = look(&run.store, |view| page(view, after, limits, &|_| true)).unwrap();
+            let page = with_view(&run.store, |view| page(view, after, limits, &|_| true)).unwrap();
             assert!(page.events.len() <= 3);
             read.extend(page.events);
             after = page.upto.or(after);
@@ -291,14 +228,14 @@ fn what_nothing_came_before_is_not_missing() {
     let mut run = Run { index: 41, ..Run::default() };
     run.ensure("s");
     assert_eq!(run.edge().trimmed, Some(FeedPlace::BEGINNING));
-    // A command without an event may have been the first one.
+    // The first command may have no event.
     let mut quiet = Run { index: 41, ..Run::default() };
-    quiet.store.commit(&[Change::SetClock(7)], Bytes::new()).unwrap();
+    quiet.store.commit(&[Change::Clock(7)], Bytes::new()).unwrap();
     quiet.ensure("s");
     assert_eq!(quiet.edge().trimmed, Some(FeedPlace::BEGINNING));
-    // A state that is older than its feed cannot know what happened before.
+    // A state that is older than its feed has no record of earlier events.
     let mut older = Run { index: 41, ..Run::default() };
-    let pairs = vec![Ok((keys::clock(), records::print_clock(7)))];
+    let pairs = vec![Ok((clock::key(), clock::encode(7)))];
     older.store.replace(Box::new(pairs.into_iter()), Bytes::new()).unwrap();
     older.ensure("s");
     assert_eq!(older.edge().trimmed, Some(place(41, u32::MAX)));
@@ -309,8 +246,8 @@ fn a_cursor_that_is_set_before_the_first_event_is_no_history() {
     let mut run = Run { index: 7, ..Run::default() };
     for index in 1..=3 {
         let position = Position { group: 0, index, ordinal: 0 };
-        run.carry_out(Command::Feed(FeedOrder::Delivered { attach: "engine".to_owned(), position }));
-        assert_eq!(run.edge().trimmed, Some(FeedPlace::BEGINNING), "whoever came before is not too late");
+        run.run(Command::Feed(FeedOrder::Delivered { attach: "engine".to_owned(), position }));
+        assert_eq!(run.edge().trimmed, Some(FeedPlace::BEGINNING), "a reader may start from any place");
     }
     run.ensure("s");
     assert_eq!(run.edge().trimmed, Some(FeedPlace::BEGINNING));
@@ -325,7 +262,7 @@ fn only_lines_that_are_wanted_are_made_whole() {
     run.append("s", "a");
     run.append("t", "b");
     let wanted = |line: &Record| line.session_id.as_str() == "t";
-    let found = look(&run.store, |view| page(view, None, ALL, &wanted)).unwrap();
+    let found = with_view(&run.store, |view| page(view, None, ALL, &wanted)).unwrap();
     assert_eq!(found.events.iter().map(|(place, _)| place.index).collect::<Vec<_>>(), [2, 4]);
     assert_eq!((found.upto, found.more), (Some(place(4, 0)), false));
 }

@@ -1,4 +1,4 @@
-//! The laws of `JsonlDir`: what is read is what was written, whatever a kill or a hand did to the files.
+//! The laws of `JsonlDir`: it reads back what was written, also after a kill and after manual edits of the files.
 
 use std::ops::ControlFlow;
 
@@ -12,17 +12,19 @@ use crate::machine::apply::ensure::EnsureSession;
 use crate::machine::apply::set_active_leaf::SetActiveLeaf;
 use crate::machine::apply::set_status::SetStatus;
 use crate::machine::apply::store::StoreWrite;
+use crate::machine::change::SessionChange;
 use crate::machine::entry::{Body, Entry, SessionEntry};
 use crate::machine::ids::RequestId;
+use crate::machine::json::List;
 use crate::machine::message::{AgentMessage, ContentBlock, Message};
 use crate::machine::session::{SessionMeta, SessionStatus};
 use crate::machine::stamp::Stamp;
 use crate::machine::view::View;
 use crate::machine::{Command, Stamped, apply};
-use crate::storage::keys::Key;
-use crate::storage::kv::{Kv, Layer};
-use crate::storage::memory::Tree;
-use crate::storage::view::{Records, write};
+use crate::storage::state::key::Key;
+use crate::storage::state::kv::{Kv, Layer};
+use crate::storage::state::memory::Tree;
+use crate::storage::state::{Encoded, Records, write};
 
 const META: &str = r#"{"type":"meta","meta":{"session_id":"s","title":"T","description":"","status":"idle","message_count":7,"metadata":{"team":"red"},"created_at":10,"updated_at":20}}"#;
 const ROOT: &str = r#"{"type":"entry","entry":{"kind":"message","id":"a","timestamp":11,"revision":0,"message":{"role":"user","content":[{"type":"text","text":"hi"}],"timestamp":11}}}"#;
@@ -40,7 +42,7 @@ fn open(dir: &Path) -> (JsonlDir, Tree) {
     (files, tree)
 }
 
-/// Opens the directory anew and looks at the state.
+/// Reopens the directory and reads the state.
 fn reopened<R>(dir: &Path, look: impl FnOnce(&dyn View) -> R) -> R {
     let (_files, tree) = open(dir);
     look(&Records::new(&tree))
@@ -51,8 +53,8 @@ fn ids(entries: &[Entry]) -> Vec<&str> {
 }
 
 fn entry(id: &str, parent_id: Option<&str>) -> Change {
-    let message = AgentMessage::User { content: vec![ContentBlock::Text { text: id.to_owned() }], timestamp: 1 };
-    let spelled = SessionEntry::Message {
+    let message = AgentMessage::User { content: List::of(&[ContentBlock::Text { text: id.to_owned() }]), timestamp: 1 };
+    let json = SessionEntry::Message {
         id: id.into(),
         parent_id: parent_id.map(Into::into),
         timestamp: 1,
@@ -60,11 +62,11 @@ fn entry(id: &str, parent_id: Option<&str>) -> Change {
         origin: None,
         message,
     };
-    Change::PutEntry("s".into(), spelled.into())
+    Change::put_entry(&"s".into(), json.into())
 }
 
 fn meta(session_id: &str) -> Change {
-    Change::PutMeta(SessionMeta {
+    Change::put_meta(SessionMeta {
         session_id: session_id.into(),
         title: String::new(),
         description: String::new(),
@@ -96,7 +98,7 @@ fn a_file_written_by_hand_opens() {
 fn the_lines_we_write_stay_as_they_are() {
     let dir = tempfile::tempdir().unwrap();
     let (mut files, _) = open(dir.path());
-    let changes = [meta("s"), entry("a", None), Change::SetLeaf("s".into(), "a".into()), Change::SetClock(1)];
+    let changes = [meta("s"), entry("a", None), Change::set_leaf(&"s".into(), "a".into()), Change::Clock(1)];
     files.write(&changes).unwrap();
     files.sync().unwrap();
     let golden = [
@@ -177,12 +179,16 @@ fn a_deleted_session_has_no_file() {
     file(dir.path(), &[META, ROOT, CHILD, LEAF]);
     let (mut files, _) = open(dir.path());
     let id = SessionId::from("s");
-    let deletes = [Change::DeleteMeta(id.clone()), Change::DeleteEntries(id.clone()), Change::DeleteLeaf(id.clone())];
+    let deletes = [
+        Change::Session(id.clone(), SessionChange::DeleteMeta),
+        Change::Session(id.clone(), SessionChange::DeleteEntries),
+        Change::Session(id.clone(), SessionChange::DeleteLeaf),
+    ];
     files.write(&deletes).unwrap();
     files.sync().unwrap();
     let left: Vec<_> = fs::read_dir(dir.path()).unwrap().map(|found| found.unwrap().file_name()).collect();
     assert_eq!(left, ["LOCK"]);
-    // Deleting what is not there is nothing.
+    // Deleting missing records changes nothing.
     files.write(&deletes).unwrap();
     files.sync().unwrap();
 }
@@ -195,9 +201,9 @@ fn a_session_made_anew_in_the_same_batch_has_nothing_of_the_old_one() {
     let id = SessionId::from("s");
     let changes = [
         entry("lost", None),
-        Change::DeleteMeta(id.clone()),
-        Change::DeleteEntries(id.clone()),
-        Change::DeleteLeaf(id.clone()),
+        Change::Session(id.clone(), SessionChange::DeleteMeta),
+        Change::Session(id.clone(), SessionChange::DeleteEntries),
+        Change::Session(id.clone(), SessionChange::DeleteLeaf),
         meta("s"),
         entry("n", None),
     ];
@@ -222,11 +228,11 @@ fn raw_deletes_remove_only_their_kind_and_the_last_one_the_file() {
         files.sync().unwrap();
         fs::read_to_string(dir.path().join("s.jsonl")).unwrap_or_default()
     };
-    let text = delete(Change::DeleteLeaf(id.clone()));
+    let text = delete(Change::Session(id.clone(), SessionChange::DeleteLeaf));
     assert!(!text.contains("\"leaf\"") && text.contains("\"meta\"") && text.contains("\"entry\""), "{text}");
-    let text = delete(Change::DeleteEntries(id.clone()));
+    let text = delete(Change::Session(id.clone(), SessionChange::DeleteEntries));
     assert!(!text.contains("\"entry\"") && text.contains("\"meta\""), "{text}");
-    delete(Change::DeleteMeta(id));
+    delete(Change::Session(id, SessionChange::DeleteMeta));
     assert!(!dir.path().join("s.jsonl").exists());
 }
 
@@ -264,10 +270,10 @@ fn rewritten_and_removed_files_come_back_when_the_batch_fails() {
     fs::create_dir(dir.path().join("z.jsonl")).unwrap();
     let gone = SessionId::from("gone");
     let changes = [
-        Change::DeleteLeaf("s".into()),
-        Change::DeleteMeta(gone.clone()),
-        Change::DeleteEntries(gone.clone()),
-        Change::DeleteLeaf(gone),
+        Change::Session("s".into(), SessionChange::DeleteLeaf),
+        Change::Session(gone.clone(), SessionChange::DeleteMeta),
+        Change::Session(gone.clone(), SessionChange::DeleteEntries),
+        Change::Session(gone, SessionChange::DeleteLeaf),
         meta("z"),
     ];
     assert!(files.write(&changes).is_err());
@@ -282,10 +288,10 @@ fn what_cannot_be_taken_back_stops_writing_until_it_can() {
     let before = fs::read(dir.path().join("s.jsonl")).unwrap();
     let (mut files, _) = open(dir.path());
     files.write(&[entry("n", None)]).unwrap();
-    // The file is out of reach when the write has to be taken back.
+    // The file cannot be reached when the write has to be undone.
     let away = dir.path().join("away");
     fs::rename(dir.path().join("s.jsonl"), &away).unwrap();
-    files.take_back();
+    files.undo_all();
     assert!(files.write(&[meta("other")]).is_err());
     fs::rename(&away, dir.path().join("s.jsonl")).unwrap();
     files.write(&[meta("other")]).unwrap();
@@ -302,6 +308,80 @@ fn leftovers_of_a_kill_are_removed_and_strange_names_left_alone() {
     reopened(dir.path(), |view| assert!(view.meta(&"s".into()).unwrap().is_some()));
     assert!(!dir.path().join(REWRITE_NAME).exists() && !dir.path().join("removed-1").exists());
     assert!(dir.path().join("not an id.jsonl").exists() && dir.path().join("notes.txt").exists());
+}
+
+#[test]
+fn a_session_may_be_named_like_a_file_of_ours() {
+    let dir = tempfile::tempdir().unwrap();
+    let names = ["removed-", "removed-1", "removed-1.tmp", "rewrite", "rewrite.tmp", "batch.intent", "LOCK"];
+    let (mut files, _) = open(dir.path());
+    let all: Vec<Change> = names.into_iter().map(meta).collect();
+    files.write(&all).unwrap();
+    files.sync().unwrap();
+    drop(files);
+    for _ in 0..2 {
+        reopened(dir.path(), |view| {
+            for name in names {
+                assert!(view.meta(&name.into()).unwrap().is_some(), "{name}");
+            }
+        });
+    }
+}
+
+/// Eight entries in one batch, as `session::append-many` writes them.
+fn batch_of_eight() -> Vec<Change> {
+    let id = |n: u32| format!("n{n}");
+    let mut changes: Vec<Change> =
+        (1..=8).map(|n| entry(&id(n), Some(&if n == 1 { "a".to_owned() } else { id(n - 1) }))).collect();
+    changes.extend([Change::set_leaf(&"s".into(), id(8).into()), meta("s")]);
+    changes
+}
+
+#[test]
+fn a_batch_is_there_whole_or_not_at_all_wherever_a_kill_cuts_it() {
+    let dir = tempfile::tempdir().unwrap();
+    file(dir.path(), &[META, ROOT, r#"{"type":"leaf","entry_id":"a"}"#]);
+    let path = dir.path().join("s.jsonl");
+    let before = fs::read(&path).unwrap();
+    let (mut files, _) = open(dir.path());
+    files.write(&batch_of_eight()).unwrap();
+    // The process is killed here: the batch is written and not synced, and nothing is tidied up.
+    drop(files);
+    let (after, intent) = (fs::read(&path).unwrap(), fs::read(dir.path().join(intent::NAME)).unwrap());
+    let newlines = (before.len()..after.len()).filter(|at| after[*at] == b'\n').map(|at| at + 1);
+    let cuts = (before.len()..after.len()).step_by(41).chain(newlines).chain([after.len()]);
+    for cut in cuts {
+        fs::write(&path, &after[..cut]).unwrap();
+        fs::write(dir.path().join(intent::NAME), &intent).unwrap();
+        let whole = cut == after.len();
+        reopened(dir.path(), |view| {
+            let id = SessionId::from("s");
+            assert_eq!(view.entries(&id).unwrap().len(), if whole { 9 } else { 1 }, "cut at {cut}");
+            assert_eq!(view.leaf(&id).unwrap(), Some(if whole { "n8".into() } else { "a".into() }), "cut at {cut}");
+        });
+    }
+    // A torn intent says nothing: its batch was not begun.
+    fs::write(&path, &after).unwrap();
+    fs::write(dir.path().join(intent::NAME), &intent[..intent.len() - 1]).unwrap();
+    reopened(dir.path(), |view| assert_eq!(view.entries(&"s".into()).unwrap().len(), 9));
+}
+
+#[test]
+fn an_intent_that_was_carried_out_touches_nothing_later() {
+    let dir = tempfile::tempdir().unwrap();
+    file(dir.path(), &[META, ROOT]);
+    let (mut files, _) = open(dir.path());
+    files.write(&batch_of_eight()).unwrap();
+    files.sync().unwrap();
+    files.write(&[entry("later", Some("n8"))]).unwrap();
+    files.sync().unwrap();
+    drop(files);
+    // Somebody edits the file by hand.
+    let path = dir.path().join("s.jsonl");
+    let edited = fs::read_to_string(&path).unwrap().replace("\"n3\"", "\"N3\"");
+    fs::write(&path, &edited).unwrap();
+    reopened(dir.path(), |view| assert_eq!(view.entries(&"s".into()).unwrap().len(), 10));
+    assert_eq!(fs::read_to_string(&path).unwrap(), edited);
 }
 
 #[test]
@@ -323,16 +403,6 @@ fn a_directory_serves_one_process() {
     assert_eq!(JsonlDir::open(dir.path()).map(|_| ()).unwrap_err().kind(), io::ErrorKind::ResourceBusy);
 }
 
-#[test]
-fn ids_that_differ_in_case_only_are_refused_where_files_would_meet() {
-    let mut spellings = Spellings { taken: Some(BTreeMap::new()) };
-    spellings.claim(&"Chat".into());
-    assert!(spellings.conflict(&"chat".into()).is_some());
-    assert!(spellings.conflict(&"Chat".into()).is_none());
-    spellings.release(&"Chat".into());
-    assert!(spellings.conflict(&"chat".into()).is_none());
-}
-
 fn any_command() -> impl Strategy<Value = Command> {
     let session = |n: u8| SessionId::from(format!("s/{n}"));
     let id = |n: u8| format!("e{n}");
@@ -341,7 +411,7 @@ fn any_command() -> impl Strategy<Value = Command> {
         3 => (0u8..3).prop_map(move |s| Command::Ensure(EnsureSession { session_id: session(s), session: create() })),
         8 => (0u8..3, 0u8..9, any::<bool>()).prop_map(move |(s, e, message)| {
             let body = match (message, entry("x", None)) {
-                (true, Change::PutEntry(_, entry)) => entry.body,
+                (true, Change::Session(_, SessionChange::PutEntry(entry))) => entry.body,
                 _ => Body::Custom { custom_type: "c".to_owned(), data: crate::machine::json::Json::adopt("[1]") },
             };
             let (session_id, entry_id) = (session(s), Some(id(e).into()));
@@ -354,17 +424,18 @@ fn any_command() -> impl Strategy<Value = Command> {
             session_id: session(s), status: SessionStatus::Done, reason: None,
         })),
         1 => (0u8..3).prop_map(move |s| Command::Delete(DeleteSession { session_id: session(s) })),
-        1 => (0u8..3).prop_map(move |s| Command::Store(StoreWrite::DeleteLeaf(session(s)))),
+        1 => (0u8..3).prop_map(move |s| Command::Store(StoreWrite::Session(session(s), SessionChange::DeleteLeaf))),
     ]
 }
 
-/// What the files can hold of a state: all but event sequences and the clock.
+/// The part of a state that the files hold: without event sequences and the clock.
 fn kept(tree: &Tree) -> Vec<(Vec<u8>, bytes::Bytes)> {
     let mut pairs = Vec::new();
     tree.scan(&[], None, &mut |key, value| {
         match Key::parse(key).unwrap() {
-            Key::Seq(_) | Key::Clock | Key::Mark | Key::Answer(_) => {}
-            Key::Edge | Key::Feed(_) | Key::Tomb(_) | Key::Cursor(_) => {}
+            Key::Seq(_) | Key::Clock | Key::Checkpoint | Key::Answer(_) => {}
+            Key::FeedEdge | Key::Feed(_) | Key::Tombstone(_) | Key::Cursor(_) => {}
+            Key::EntryIn(..) | Key::Home(_) | Key::Leftover(_) | Key::Fork { .. } => {}
             Key::Meta(_) | Key::Leaf(_) | Key::Entry(..) | Key::List(..) => pairs.push((key.to_vec(), value.clone())),
         }
         ControlFlow::Continue(())
@@ -386,10 +457,10 @@ proptest! {
             let (mut changes, mut over) = (Vec::new(), Changed::new());
             for command in batch {
                 at_ms += 1;
-                let stamped = Stamped { stamp: Stamp { at_ms, seed: at_ms as u128 }, request_id: RequestId::UNREPEATED, repeated: false, command };
+                let stamped = Stamped { stamp: Stamp { at_ms, seed: at_ms as u128 }, request_id: RequestId::NONE, is_retry: false, scope: None, command };
                 let seen = Layer { over: &over, base: &tree };
                 let outcome = apply(&Records::new(&seen), &stamped).unwrap();
-                let written = write(&seen, &outcome.changes).unwrap();
+                let written = write(&seen, &Encoded::new(&outcome.changes)).unwrap();
                 over.extend(written);
                 changes.extend(outcome.changes);
             }

@@ -1,5 +1,6 @@
-//! Owns: the ordered key-value face that every state store shares, and `Layer`, changed keys over an unchanged base.
+//! Owns: `Kv`, the ordered key-value interface of every state, and `Layer`, changed keys over an unchanged base.
 
+use std::borrow::Borrow;
 use std::collections::BTreeMap;
 use std::ops::{Bound, ControlFlow};
 
@@ -11,16 +12,16 @@ use crate::machine::refusal::Fault;
 pub trait Kv {
     fn get(&self, key: &[u8]) -> Result<Option<Bytes>, Fault>;
 
-    /// Visits the pairs with `from <= key < to` in key order until the visitor breaks. No `to`: to the end.
+    /// Visits the pairs with `from <= key < to` in key order until the visitor breaks. Without `to`: to the end.
     fn scan(&self, from: &[u8], to: Option<&[u8]>, visit: Visit<'_>) -> Result<(), Fault>;
 }
 
 pub type Visit<'a> = &'a mut dyn FnMut(&[u8], &Bytes) -> ControlFlow<()>;
 
-/// New values by key; `None` marks a deleted key.
+/// New values by key; `None` deletes the key.
 pub type Changed = BTreeMap<Vec<u8>, Option<Bytes>>;
 
-/// Changed keys over a base: what a reader sees before the changes reach the base.
+/// Changed keys over a base: the state with changes that are not in the base yet.
 pub struct Layer<'a, K: Kv + ?Sized> {
     pub over: &'a Changed,
     pub base: &'a K,
@@ -42,7 +43,7 @@ impl<K: Kv + ?Sized> Kv for Layer<'_, K> {
         let mut over = self.over.range::<[u8], _>((Bound::Included(from), upper)).peekable();
         let mut stopped = false;
         self.base.scan(from, to, &mut |key, value| {
-            // What changed before this key comes first; a change of this very key replaces it.
+            // Changed keys before this one come first. A change of this key replaces its value.
             while let Some((changed_key, changed)) = over.next_if(|(changed_key, _)| changed_key.as_slice() < key) {
                 if let Some(changed) = changed
                     && visit(changed_key, changed).is_break()
@@ -73,7 +74,26 @@ impl<K: Kv + ?Sized> Kv for Layer<'_, K> {
     }
 }
 
-/// The empty base: a layer over it is a store in memory.
+/// `Kv::scan` for an ordered map in memory.
+pub fn scan_map<K: Borrow<[u8]> + Ord>(
+    pairs: &BTreeMap<K, Bytes>,
+    from: &[u8],
+    to: Option<&[u8]>,
+    visit: Visit<'_>,
+) -> Result<(), Fault> {
+    if to.is_some_and(|to| to <= from) {
+        return Ok(());
+    }
+    let upper = to.map_or(Bound::Unbounded, Bound::Excluded);
+    for (key, value) in pairs.range::<[u8], _>((Bound::Included(from), upper)) {
+        if visit(key.borrow(), value).is_break() {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// The empty base. A layer over it is a state in memory.
 pub struct Nothing;
 
 impl Kv for Nothing {

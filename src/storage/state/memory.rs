@@ -1,17 +1,16 @@
-//! Owns: the state in memory. Serves the local adapter (whose truth is its JSONL files) and every test.
+//! Owns: the state in memory, for the local adapter (which persists to JSONL files) and for tests.
 //! Never: a disk.
 
 use std::collections::BTreeMap;
-use std::ops::Bound;
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use bytes::Bytes;
 
-use super::kv::{Changed, Kv, Visit};
-use super::view::{Records, write};
-use super::{Frozen, Pairs, Store, keys};
+use super::kv::{Changed, Kv, Visit, scan_map};
+use super::{Encoded, Records, checkpoint, write};
 use crate::machine::refusal::Fault;
-use crate::machine::view::{Change, View};
+use crate::machine::view::View;
+use crate::storage::{Frozen, Pairs, Store};
 
 /// An ordered map in memory.
 #[derive(Debug, Default, Clone)]
@@ -36,20 +35,11 @@ impl Kv for Tree {
     }
 
     fn scan(&self, from: &[u8], to: Option<&[u8]>, visit: Visit<'_>) -> Result<(), Fault> {
-        if to.is_some_and(|to| to <= from) {
-            return Ok(());
-        }
-        let upper = to.map_or(Bound::Unbounded, Bound::Excluded);
-        for (key, value) in self.pairs.range::<[u8], _>((Bound::Included(from), upper)) {
-            if visit(key, value).is_break() {
-                break;
-            }
-        }
-        Ok(())
+        scan_map(&self.pairs, from, to, visit)
     }
 }
 
-/// A `Store` that lives as long as its process.
+/// A `Store` without persistence.
 #[derive(Debug, Default)]
 pub struct MemoryStore {
     tree: RwLock<Tree>,
@@ -60,12 +50,12 @@ impl MemoryStore {
         MemoryStore::default()
     }
 
-    /// A consistent look at the keys: nothing is merged while the guard lives.
+    /// Read access to the keys. Nothing is merged while the guard exists.
     pub fn tree(&self) -> RwLockReadGuard<'_, Tree> {
         self.tree.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes changed keys visible, all at once.
+    /// Makes changed keys visible atomically.
     pub fn merge(&self, changed: Changed) {
         self.tree_mut().merge(changed);
     }
@@ -76,31 +66,31 @@ impl MemoryStore {
 }
 
 impl Store for MemoryStore {
-    fn look(&self, look: &mut dyn FnMut(&dyn View)) {
-        look(&Records::new(&*self.tree()));
+    fn read(&self, read: &mut dyn FnMut(&dyn View)) {
+        read(&Records::new(&*self.tree()));
     }
 
-    fn commit(&self, changes: &[Change], mark: Bytes) -> Result<(), Fault> {
+    fn commit_encoded(&self, changes: &Encoded<'_>, checkpoint: Bytes) -> Result<(), Fault> {
         let mut tree = self.tree_mut();
         let mut changed = write(&*tree, changes)?;
-        changed.insert(keys::mark(), Some(mark));
+        changed.insert(checkpoint::key(), Some(checkpoint));
         tree.merge(changed);
         Ok(())
     }
 
-    fn mark(&self) -> Result<Option<Bytes>, Fault> {
-        self.tree().get(&keys::mark())
+    fn checkpoint(&self) -> Result<Option<Bytes>, Fault> {
+        self.tree().get(&checkpoint::key())
     }
 
     fn freeze(&self) -> Result<Frozen, Fault> {
         let mut pairs = self.tree().pairs.clone();
-        let mark = pairs.remove(&keys::mark());
-        Ok(Frozen { mark, pairs: Box::new(pairs.into_iter().map(Ok)) })
+        let checkpoint = pairs.remove(&checkpoint::key());
+        Ok(Frozen { checkpoint, pairs: Box::new(pairs.into_iter().map(Ok)) })
     }
 
-    fn replace(&self, pairs: Pairs<'_>, mark: Bytes) -> Result<(), Fault> {
+    fn replace(&self, pairs: Pairs<'_>, checkpoint: Bytes) -> Result<(), Fault> {
         let mut pairs = pairs.collect::<Result<BTreeMap<_, _>, Fault>>()?;
-        pairs.insert(keys::mark(), mark);
+        pairs.insert(checkpoint::key(), checkpoint);
         *self.tree_mut() = Tree { pairs };
         Ok(())
     }
@@ -109,29 +99,31 @@ impl Store for MemoryStore {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::storage::look;
+    use crate::machine::change::Change;
+    use crate::storage::state::clock;
+    use crate::storage::with_view;
 
     #[test]
-    fn a_freeze_keeps_its_moment_while_the_state_moves_on() {
+    fn a_freeze_stays_the_same_while_the_state_changes() {
         let store = MemoryStore::new();
-        store.commit(&[Change::SetClock(1)], Bytes::from_static(b"one")).unwrap();
+        store.commit(&[Change::Clock(1)], Bytes::from_static(b"one")).unwrap();
         let frozen = store.freeze().unwrap();
-        store.commit(&[Change::SetClock(2)], Bytes::from_static(b"two")).unwrap();
-        assert_eq!(frozen.mark.as_deref(), Some(&b"one"[..]));
+        store.commit(&[Change::Clock(2)], Bytes::from_static(b"two")).unwrap();
+        assert_eq!(frozen.checkpoint.as_deref(), Some(&b"one"[..]));
 
         let copy = MemoryStore::new();
         copy.replace(frozen.pairs, Bytes::from_static(b"copied")).unwrap();
-        assert_eq!(look(&copy, |view| view.clock_ms()), Ok(1));
-        assert_eq!(copy.mark().unwrap().as_deref(), Some(&b"copied"[..]));
-        assert_eq!(look(&store, |view| view.clock_ms()), Ok(2));
+        assert_eq!(with_view(&copy, |view| view.clock_ms()), Ok(1));
+        assert_eq!(copy.checkpoint().unwrap().as_deref(), Some(&b"copied"[..]));
+        assert_eq!(with_view(&store, |view| view.clock_ms()), Ok(2));
     }
 
     #[test]
     fn a_replacement_that_breaks_off_leaves_the_old_state() {
         let store = MemoryStore::new();
-        store.commit(&[Change::SetClock(1)], Bytes::from_static(b"one")).unwrap();
-        let broken = vec![Ok((keys::clock(), Bytes::from_static(b"x"))), Err(Fault("cut".to_owned()))];
+        store.commit(&[Change::Clock(1)], Bytes::from_static(b"one")).unwrap();
+        let broken = vec![Ok((clock::key(), Bytes::from_static(b"x"))), Err(Fault("cut".to_owned()))];
         assert!(store.replace(Box::new(broken.into_iter()), Bytes::new()).is_err());
-        assert_eq!(look(&store, |view| view.clock_ms()), Ok(1));
+        assert_eq!(with_view(&store, |view| view.clock_ms()), Ok(1));
     }
 }

@@ -1,0 +1,166 @@
+//! Owns: a freeze of the state, which is read in key order while commits and flushes continue.
+//!
+//! A freeze shares the layers that existed when it was taken. The base continues to change: before the flusher changes
+//! a key that the freeze has not read yet, it saves the old value in the freeze's undo area. So the frozen state is
+//!
+//! ```text
+//! the current base, over it the undo area, over that the layers of the freeze
+//! ```
+//!
+//! It is read in pieces. The base is read without a lock. The flusher saves an old value before it changes a key, so
+//! the undo area, which is read afterwards under its lock, contains every change that the read may have seen.
+//! Never: blocks a commit or a flush.
+
+use std::ops::Bound;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::vec;
+
+use bytes::Bytes;
+
+use super::base::Base;
+use super::undo::{Taken, Undo};
+use crate::machine::refusal::Fault;
+use crate::storage::state::checkpoint;
+use crate::storage::state::kv::{Changed, Kv};
+
+/// The number of keys that are saved before the lock is released for the reader.
+const KEYS_PER_TURN: usize = 256;
+
+/// A freeze: its layers, and how far it was read.
+pub struct Freeze {
+    /// Oldest first.
+    layers: Vec<Arc<Changed>>,
+    progress: Mutex<Progress>,
+}
+
+/// How far a freeze was read, and the old values that it needs for the rest.
+struct Progress {
+    reached: Reached,
+    undo: Undo,
+}
+
+enum Reached {
+    Nothing,
+    /// Every key up to this one.
+    Key(Vec<u8>),
+    End,
+}
+
+impl Freeze {
+    pub fn new(layers: Vec<Arc<Changed>>, undo_path: PathBuf, spill_bytes: usize) -> Freeze {
+        let progress = Progress { reached: Reached::Nothing, undo: Undo::new(undo_path, spill_bytes) };
+        Freeze { layers, progress: Mutex::new(progress) }
+    }
+
+    /// True if this layer is part of the freeze. Then its flush changes nothing for the freeze.
+    pub fn covers(&self, layer: &Arc<Changed>) -> bool {
+        self.layers.iter().any(|own| Arc::ptr_eq(own, layer))
+    }
+
+    /// Saves the values of these keys in the base, if the freeze still needs them. Call it before they change.
+    pub fn save<'a>(&self, base: &Base, mut keys: impl Iterator<Item = &'a [u8]>) -> Result<(), Fault> {
+        loop {
+            // In small steps, because the reader of the freeze waits for this lock.
+            let mut progress = self.progress();
+            let mut any = false;
+            for key in keys.by_ref().take(KEYS_PER_TURN) {
+                any = true;
+                progress.save(base, key)?;
+            }
+            progress.undo.make_room()?;
+            if !any {
+                return Ok(());
+            }
+        }
+    }
+
+    fn progress(&self) -> MutexGuard<'_, Progress> {
+        self.progress.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Progress {
+    fn save(&mut self, base: &Base, key: &[u8]) -> Result<(), Fault> {
+        let needed = match &self.reached {
+            Reached::Nothing => true,
+            Reached::Key(reached) => key > reached.as_slice(),
+            Reached::End => false,
+        };
+        if needed && !self.undo.has(key) {
+            self.undo.save(key, base.get(key)?);
+        }
+        Ok(())
+    }
+}
+
+/// The pairs of a freeze, without the checkpoint.
+pub struct FrozenPairs {
+    freeze: Arc<Freeze>,
+    base: Arc<Base>,
+    piece_bytes: usize,
+    piece: vec::IntoIter<(Vec<u8>, Bytes)>,
+    /// The iterator ends after an error.
+    failed: bool,
+}
+
+impl FrozenPairs {
+    pub fn new(freeze: Arc<Freeze>, base: Arc<Base>, piece_bytes: usize) -> FrozenPairs {
+        FrozenPairs { freeze, base, piece_bytes, piece: Vec::new().into_iter(), failed: false }
+    }
+
+    /// Reads the next piece; false at the end.
+    fn load(&mut self) -> Result<bool, Fault> {
+        let after = match &self.freeze.progress().reached {
+            Reached::Nothing => None,
+            Reached::Key(key) => Some(key.clone()),
+            Reached::End => return Ok(false),
+        };
+        let after = after.as_deref();
+        let (mut piece, mut end) = self.base.piece_after(after, self.piece_bytes)?;
+        let mut progress = self.freeze.progress();
+        let Taken { pairs: undone, cut } = progress.undo.take(end.as_deref(), self.piece_bytes)?;
+        if let Some(cut) = cut {
+            // The undo area is larger than one piece: what was read beyond the cut is read again.
+            drop(piece.split_off(&cut));
+            end = Some(cut);
+        }
+        piece.extend(undone);
+        let range = (after.map_or(Bound::Unbounded, Bound::Excluded), bound_to(end.as_deref()));
+        for layer in &self.freeze.layers {
+            piece.extend(layer.range::<[u8], _>(range).map(|(key, value)| (key.clone(), value.clone())));
+        }
+        progress.reached = end.map_or(Reached::End, Reached::Key);
+        drop(progress);
+        // The checkpoint is returned separately.
+        piece.remove(&checkpoint::key());
+        let present: Vec<_> = piece.into_iter().filter_map(|(key, value)| Some((key, value?))).collect();
+        self.piece = present.into_iter();
+        Ok(true)
+    }
+}
+
+fn bound_to(end: Option<&[u8]>) -> Bound<&[u8]> {
+    end.map_or(Bound::Unbounded, Bound::Included)
+}
+
+impl Iterator for FrozenPairs {
+    type Item = Result<(Vec<u8>, Bytes), Fault>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        while !self.failed {
+            if let Some(pair) = self.piece.next() {
+                return Some(Ok(pair));
+            }
+            match self.load() {
+                Ok(true) => {}
+                Ok(false) => return None,
+                Err(fault) => {
+                    self.failed = true;
+                    return Some(Err(fault));
+                }
+            }
+        }
+        None
+    }
+}
