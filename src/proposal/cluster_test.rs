@@ -1,5 +1,5 @@
-//! The laws of several members: what one acknowledged every other reads, and the loss of a leader loses nothing.
-//! Each node runs on a runtime of its own over real sockets, so that it can be killed as a whole.
+//! Tests of several members: every node reads what one acknowledged, and the loss of a leader loses nothing. Each node
+//! has its own runtime and real sockets, so that it can be killed as a whole.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -13,10 +13,12 @@ use tokio::runtime::{Handle, Runtime};
 use tonic::Code;
 
 use super::*;
-use crate::events::Committed;
 use crate::events::bindings::{Binding, BindingKey};
-use crate::events::deliver::{AttachPoint, Delivery, Feed, FeedSettings, Handed};
+use crate::events::delivery::{AttachPoint, Delivery, Handed};
+use crate::events::feed::{Feed, FeedSettings};
 use crate::events::filter::Filter;
+use crate::events::{Committed, EventSink};
+use crate::machine::Command;
 use crate::machine::apply::append::AppendEntry;
 use crate::machine::apply::create::CreateSession;
 use crate::machine::apply::ensure::EnsureSession;
@@ -24,22 +26,24 @@ use crate::machine::entry::Body;
 use crate::machine::ids::Position;
 use crate::machine::json::Json;
 use crate::machine::message::{Message, Role};
-use crate::proposal::mint::SystemMint;
-use crate::replication::admin_words::admin_client::AdminClient;
-use crate::replication::admin_words::{self as admin, Call};
-use crate::replication::peer_words::peer_client::PeerClient;
-use crate::replication::peer_words::snapshot_part::Part;
-use crate::replication::peer_words::{ReadIndexRequest, SnapshotPart};
+use crate::mint::SystemMint;
+use crate::replication::admin_messages::admin_client::AdminClient;
+use crate::replication::admin_messages::{self as admin, Call};
+use crate::replication::checkpoint::Checkpoint;
+use crate::replication::peer_messages::peer_client::PeerClient;
+use crate::replication::peer_messages::snapshot_part::Part;
+use crate::replication::peer_messages::{ReadIndexRequest, SnapshotPart};
 use crate::replication::types::Types;
-use crate::storage::memory::MemoryStore;
+use crate::replication::{RAFT_GROUP, wire};
+use crate::storage::state::memory::MemoryStore;
 
-struct Deaf;
+struct NoSubscribers;
 
-impl EventSink for Deaf {
+impl EventSink for NoSubscribers {
     fn publish(&self, _events: Vec<Arc<Committed>>) {}
 }
 
-/// A running node that can be killed without a word.
+/// A running node that can be killed at once.
 struct Node {
     settings: RaftSettings,
     adapter: Arc<RaftAdapter>,
@@ -53,23 +57,32 @@ fn free_port() -> SocketAddr {
 
 impl Node {
     async fn begin(node_id: u64, adjust: impl FnOnce(RaftSettings) -> RaftSettings) -> Node {
+        Node::begin_with_sink(node_id, adjust, Arc::new(NoSubscribers)).await
+    }
+
+    async fn begin_with_sink(
+        node_id: u64,
+        adjust: impl FnOnce(RaftSettings) -> RaftSettings,
+        sink: Arc<dyn EventSink>,
+    ) -> Node {
         let dir = Arc::new(tempfile::tempdir().unwrap());
         let settings = RaftSettings {
             peer_listen: Some(free_port()),
             join: node_id != 1,
             // The machine that runs the tests may be busy with other things.
             heartbeat: Duration::from_millis(100),
+            lease: Duration::from_millis(450),
             election: Duration::from_millis(300),
             ..RaftSettings::new(dir.path(), node_id)
         };
-        Node::start(adjust(settings), dir).await.unwrap()
+        Node::start_with_sink(adjust(settings), dir, sink).await.unwrap()
     }
 
     async fn start(settings: RaftSettings, dir: Arc<TempDir>) -> Result<Node, StartError> {
-        Node::start_telling(settings, dir, Arc::new(Deaf)).await
+        Node::start_with_sink(settings, dir, Arc::new(NoSubscribers)).await
     }
 
-    async fn start_telling(
+    async fn start_with_sink(
         mut settings: RaftSettings,
         dir: Arc<TempDir>,
         sink: Arc<dyn EventSink>,
@@ -101,17 +114,22 @@ impl Node {
         self.runtime.as_ref().unwrap().handle().clone()
     }
 
-    /// Ends everything the node does at once; what it had handed to the disk gets there.
+    /// Ends all tasks of the node at once. Writes that the disk already has are completed.
     async fn kill(mut self) -> (RaftSettings, Arc<TempDir>) {
         let log = self.adapter.replica().log().clone();
         let runtime = self.runtime.take().unwrap();
+        let threads = self.adapter.replica().threads().clone();
         let Node { settings, adapter, _dir, .. } = &self;
         let (settings, dir) = (settings.clone(), _dir.clone());
         let adapter = Arc::downgrade(adapter);
         drop(self);
-        tokio::task::spawn_blocking(move || runtime.shutdown_timeout(Duration::from_secs(20))).await.unwrap();
+        let end = move || {
+            threads.end();
+            runtime.shutdown_timeout(Duration::from_secs(20));
+        };
+        tokio::task::spawn_blocking(end).await.unwrap();
         log.close().await;
-        assert_eq!(adapter.strong_count(), 0, "nobody holds on to a killed node");
+        assert_eq!(adapter.strong_count(), 0, "nothing references a killed node");
         (settings, dir)
     }
 
@@ -120,14 +138,14 @@ impl Node {
         Node::start(settings, dir).await.unwrap()
     }
 
-    async fn propose(&self, command: Command) -> Result<Answer, Undone> {
+    async fn propose(&self, command: Command) -> Result<Answer, AdapterError> {
         let adapter = self.adapter.clone();
-        self.handle().spawn(async move { adapter.propose(command, soon()).await }).await.unwrap()
+        self.handle().spawn(async move { adapter.propose(Proposal::new(command, soon())).await }).await.unwrap()
     }
 
-    async fn ask(&self, query: Query) -> Result<Found, Undone> {
+    async fn ask(&self, query: Query) -> Result<Found, AdapterError> {
         let adapter = self.adapter.clone();
-        self.handle().spawn(async move { adapter.ask(query, soon()).await }).await.unwrap()
+        self.handle().spawn(async move { adapter.ask(query, Freshness::Linearizable, soon()).await }).await.unwrap()
     }
 
     async fn texts(&self, session: &str) -> Vec<String> {
@@ -164,6 +182,11 @@ fn call() -> Option<Call> {
     Some(Call { protocol: 1, ..Call::default() })
 }
 
+/// A cheap query that is never answered from an old state.
+fn any_cursor() -> Query {
+    Query::Cursor(String::new())
+}
+
 fn soon() -> Instant {
     Instant::now() + Duration::from_secs(60)
 }
@@ -173,7 +196,7 @@ fn ensure(id: &str) -> Command {
     Command::Ensure(EnsureSession { session_id: id.into(), session })
 }
 
-/// A message whose id is minted, so that carrying it out twice shows.
+/// A message whose id is minted, so that applying it twice is visible.
 fn say(id: &str, text: &str) -> Command {
     let body = Json::adopt(&format!(r#"{{"role":"user","content":[{{"text":"{text}"}}]}}"#));
     let body = Body::Message(Message { role: Role::User, body });
@@ -222,9 +245,9 @@ async fn agree(nodes: &[Node]) {
         };
         node.wait("everything is applied", reached).await;
     }
-    let marks: Vec<Mark> = nodes.iter().map(|node| node.adapter.replica().mark().unwrap()).collect();
-    assert!(marks.iter().all(|mark| mark.applied == marks[0].applied), "{marks:?}");
-    assert!(marks.iter().all(|mark| mark.state_hash == marks[0].state_hash), "{marks:?}");
+    let checkpoints: Vec<Checkpoint> = nodes.iter().map(|node| node.adapter.replica().checkpoint().unwrap()).collect();
+    assert!(checkpoints.iter().all(|at| at.applied == checkpoints[0].applied), "{checkpoints:?}");
+    assert!(checkpoints.iter().all(|at| at.state_hash == checkpoints[0].state_hash), "{checkpoints:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -244,7 +267,74 @@ async fn what_one_node_acknowledged_every_other_reads_at_once() {
     }
     agree(&nodes).await;
     let unknown = nodes[2].propose(say("nowhere", "x")).await;
-    assert!(matches!(unknown, Err(Undone::Refused(_))), "a refusal travels back as one: {unknown:?}");
+    assert!(matches!(unknown, Err(AdapterError::Refused(_))), "a refusal travels back as one: {unknown:?}");
+}
+
+/// Much longer than the lease of the leader.
+const LONG: Duration = Duration::from_secs(2);
+
+/// Delays the thread that publishes the next event, and with it apply.
+#[derive(Default)]
+struct SlowSink(AtomicBool);
+
+impl EventSink for SlowSink {
+    fn publish(&self, _events: Vec<Arc<Committed>>) {
+        if self.0.swap(false, Ordering::SeqCst) {
+            std::thread::sleep(LONG);
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn neither_a_long_query_nor_a_long_apply_delays_heartbeats() {
+    let slow = Arc::new(SlowSink::default());
+    let leader = Node::begin_with_sink(1, |settings| settings, slow.clone()).await;
+    let mut nodes = vec![leader];
+    for id in 2..=3 {
+        let node = Node::begin(id, |settings| settings).await;
+        join(&nodes[0], &node).await;
+        nodes.push(node);
+    }
+    nodes[1].propose(ensure("s")).await.unwrap();
+    let terms = || nodes.iter().map(|node| node.adapter.replica().term()).collect::<Vec<_>>();
+    let before = terms();
+    // 1. Every thread that serves clients of the leader is busy, as with a query that reads very much.
+    let busy: Vec<_> = (0..4).map(|_| nodes[0].handle().spawn(async { std::thread::sleep(LONG) })).collect();
+    join_all(busy).await.into_iter().for_each(Result::unwrap);
+    assert_eq!(terms(), before, "the leader lost its leadership to its clients");
+    // 2. One command takes the leader very long to apply.
+    slow.0.store(true, Ordering::SeqCst);
+    nodes[0].propose(say("s", "slow")).await.unwrap();
+    nodes[0].propose(say("s", "behind it")).await.unwrap();
+    assert_eq!(terms(), before, "the leader lost its leadership to apply");
+    assert_eq!(nodes[2].texts("s").await, ["slow", "behind it"]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_change_of_voters_whose_leader_was_lost_is_completed_by_the_next_one() {
+    let mut nodes = cluster(3, |settings| settings).await;
+    let fourth = Node::begin(4, |settings| settings).await;
+    let add = admin::AddLearnerRequest { call: call(), node: 4, address: fourth.address() };
+    nodes[0].admin().await.add_learner(add).await.unwrap();
+    nodes.push(fourth);
+    let leader = leader_of(&nodes).await;
+    let sets = |metrics: &openraft::RaftMetrics<Types>| metrics.membership_config.membership().get_joint_config().len();
+    // Dropped between its two entries: nobody writes the second one for it.
+    let raft = nodes[leader].adapter.replica().raft().clone();
+    let change = openraft::ChangeMembers::AddVoterIds([4].into());
+    tokio::select! {
+        biased;
+        () = nodes[leader].wait("the first entry", |metrics| sets(metrics) == 2) => {}
+        changed = raft.change_membership(change, true) => panic!("it was not interrupted: {changed:?}"),
+    }
+    nodes.remove(leader).kill().await;
+    for node in &nodes {
+        let complete = |metrics: &openraft::RaftMetrics<Types>| {
+            sets(metrics) == 1 && metrics.membership_config.membership().voter_ids().count() == 4
+        };
+        node.wait("the change is complete", complete).await;
+    }
+    nodes[0].propose(ensure("s")).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -264,7 +354,7 @@ async fn a_killed_leader_takes_nothing_acknowledged_with_it_and_nothing_happens_
                     let mut outcomes = Vec::new();
                     while !stop.load(Ordering::Relaxed) {
                         let text = format!("{round}.{node}.{writer}.{}", outcomes.len());
-                        let outcome = adapter.propose(say("s", &text), soon()).await;
+                        let outcome = adapter.propose(Proposal::new(say("s", &text), soon())).await;
                         outcomes.push((text, outcome));
                     }
                     outcomes
@@ -289,9 +379,9 @@ async fn a_killed_leader_takes_nothing_acknowledged_with_it_and_nothing_happens_
         for (text, outcome) in join_all(writing).await.into_iter().flat_map(Result::unwrap) {
             match outcome {
                 Ok(_) => acknowledged.push(text),
-                Err(Undone::OutcomeUnknown(_)) => doubtful.push(text),
-                Err(Undone::Unavailable(_)) => {}
-                Err(refused @ (Undone::Refused(_) | Undone::RefusedThere { .. })) => panic!("{refused}"),
+                Err(AdapterError::OutcomeUnknown(_)) => doubtful.push(text),
+                Err(AdapterError::Unavailable(_)) => {}
+                Err(refused @ (AdapterError::Refused(_) | AdapterError::RefusedByMain { .. })) => panic!("{refused}"),
             }
         }
         nodes.push(Node::start(killed.0, killed.1).await.unwrap());
@@ -309,8 +399,15 @@ async fn a_killed_leader_takes_nothing_acknowledged_with_it_and_nothing_happens_
     agree(&nodes).await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_node_far_behind_catches_up_by_snapshot_while_writes_go_on() {
+/// A killed node, and the last log index it has.
+struct Behind {
+    settings: RaftSettings,
+    dir: Arc<TempDir>,
+    missed: u64,
+}
+
+/// Two running nodes whose logs are purged beyond what the third one, which was killed, has.
+async fn cluster_with_one_behind(messages: usize) -> (Vec<Node>, Behind) {
     let small = |settings| RaftSettings {
         snapshot_every: 100,
         keep_entries: 20,
@@ -322,14 +419,20 @@ async fn a_node_far_behind_catches_up_by_snapshot_while_writes_go_on() {
     let (settings, dir) = nodes.pop().unwrap().kill().await;
     let missed = nodes[0].adapter.replica().log().edges().last.unwrap().index;
     for round in 0..10 {
-        let texts: Vec<String> = (0..50).map(|n| format!("{round}.{n}")).collect();
+        let texts: Vec<String> = (0..messages / 10).map(|n| format!("{round}.{n}")).collect();
         for done in join_all(texts.iter().map(|text| nodes[1].propose(say("s", text)))).await {
             done.unwrap();
         }
     }
     let purged = move |metrics: &openraft::RaftMetrics<Types>| metrics.purged.is_some_and(|id| id.index > missed);
     let leader = leader_of(&nodes).await;
-    nodes[leader].wait("the log no longer reaches back", purged).await;
+    nodes[leader].wait("the log is purged beyond the killed node", purged).await;
+    (nodes, Behind { settings, dir, missed })
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_far_behind_catches_up_by_snapshot_while_writes_go_on() {
+    let (mut nodes, Behind { settings, dir, missed }) = cluster_with_one_behind(500).await;
 
     let late = Node::start(settings, dir).await.unwrap();
     for n in 0..50 {
@@ -342,27 +445,27 @@ async fn a_node_far_behind_catches_up_by_snapshot_while_writes_go_on() {
     agree(&nodes).await;
 }
 
-/// A feed whose state may not jump before the feed can read it, as a node's cannot.
-struct Telling {
+/// A sink that delays a jump of the state until the test has connected its feed.
+struct GatedSink {
     feed: Arc<Feed>,
     may_jump: (Mutex<bool>, Condvar),
     jumped: AtomicBool,
 }
 
-impl EventSink for Telling {
+impl EventSink for GatedSink {
     fn publish(&self, events: Vec<Arc<Committed>>) {
         self.feed.publish(events);
     }
 
     fn jumped(&self, to: Position) {
-        let (allowed, told) = &self.may_jump;
-        drop(told.wait_while(allowed.lock().unwrap(), |allowed| !*allowed).unwrap());
+        let (allowed, changed) = &self.may_jump;
+        drop(changed.wait_while(allowed.lock().unwrap(), |allowed| !*allowed).unwrap());
         self.feed.jumped(to);
         self.jumped.store(true, Ordering::SeqCst);
     }
 }
 
-/// Takes everything, and remembers the entry and the sequence of each event.
+/// Records position and sequence number of each event.
 #[derive(Default)]
 struct Listener(Mutex<Vec<(Position, u64)>>);
 
@@ -379,27 +482,9 @@ impl AttachPoint for Listener {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_live_subscriber_of_a_follower_that_installs_a_snapshot_hears_everything_once() {
-    let small = |settings| RaftSettings {
-        snapshot_every: 100,
-        keep_entries: 20,
-        log: crate::storage::log::Limits { segment_bytes: 4 << 10, ..Default::default() },
-        ..settings
-    };
-    let mut nodes = cluster(3, small).await;
-    nodes[0].propose(ensure("s")).await.unwrap();
-    let (settings, dir) = nodes.pop().unwrap().kill().await;
-    let missed = nodes[0].adapter.replica().log().edges().last.unwrap().index;
-    for round in 0..10 {
-        let texts: Vec<String> = (0..30).map(|n| format!("{round}.{n}")).collect();
-        for done in join_all(texts.iter().map(|text| nodes[1].propose(say("s", text)))).await {
-            done.unwrap();
-        }
-    }
-    let purged = move |metrics: &openraft::RaftMetrics<Types>| metrics.purged.is_some_and(|id| id.index > missed);
-    let leader = leader_of(&nodes).await;
-    nodes[leader].wait("the log no longer reaches back", purged).await;
+    let (nodes, Behind { settings, dir, .. }) = cluster_with_one_behind(300).await;
 
-    // The subscriber is there before the node learns of anything.
+    // The subscriber binds before the node has any data.
     let feed = Feed::new(FeedSettings::default());
     let listener = Arc::new(Listener::default());
     feed.bind(Binding {
@@ -411,15 +496,14 @@ async fn a_live_subscriber_of_a_follower_that_installs_a_snapshot_hears_everythi
         to: listener.clone(),
     })
     .unwrap();
-    let telling =
-        Arc::new(Telling { feed: feed.clone(), may_jump: Default::default(), jumped: AtomicBool::new(false) });
-    let late = Node::start_telling(settings, dir, telling.clone()).await.unwrap();
-    let history: Arc<dyn History> = late.adapter.clone();
+    let sink = Arc::new(GatedSink { feed: feed.clone(), may_jump: Default::default(), jumped: AtomicBool::new(false) });
+    let late = Node::start_with_sink(settings, dir, sink.clone()).await.unwrap();
+    let history: Arc<dyn StoredFeed> = late.adapter.clone();
     feed.reads_from(&history);
     drop(history);
     late.handle().spawn(feed.clone().dispatch(tokio_util::sync::CancellationToken::new()));
-    *telling.may_jump.0.lock().unwrap() = true;
-    telling.may_jump.1.notify_all();
+    *sink.may_jump.0.lock().unwrap() = true;
+    sink.may_jump.1.notify_all();
     for n in 0..30 {
         nodes[0].propose(say("s", &format!("meanwhile {n}"))).await.unwrap();
     }
@@ -429,7 +513,7 @@ async fn a_live_subscriber_of_a_follower_that_installs_a_snapshot_hears_everythi
         }
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
-    assert!(telling.jumped.load(Ordering::SeqCst), "a snapshot was installed");
+    assert!(sink.jumped.load(Ordering::SeqCst), "a snapshot was installed");
     let heard = listener.0.lock().unwrap().clone();
     assert!(heard.is_sorted_by(|one, next| one.0 < next.0), "in order, each once: {heard:?}");
     assert_eq!(heard.iter().map(|(_, seq)| *seq).collect::<Vec<_>>(), (2..=331).collect::<Vec<_>>());
@@ -461,11 +545,11 @@ async fn members_are_added_promoted_led_by_another_and_removed() {
 
     let removed = admin.remove(admin::RemoveRequest { call: call(), node: 2, force: false }).await.unwrap();
     assert_eq!(removed.into_inner().members.iter().map(|member| member.node).collect::<Vec<_>>(), [1, 3]);
-    // It cannot know, but it says no more that it knows everything: bridges turn to another.
+    // A removed node cannot know that it was removed, but it no longer confirms reads, so bridges use another node.
     let brief = Instant::now() + Duration::from_secs(1);
-    let confirmed = nodes[1].adapter.confirm(brief).await;
-    assert!(matches!(confirmed, Err(Undone::Unavailable(_))), "{confirmed:?}");
-    nodes[0].adapter.confirm(soon()).await.unwrap();
+    let confirmed = nodes[1].adapter.ask(any_cursor(), Freshness::Linearizable, brief).await;
+    assert!(matches!(confirmed, Err(AdapterError::Unavailable(_))), "{confirmed:?}");
+    nodes[0].adapter.ask(any_cursor(), Freshness::Linearizable, soon()).await.unwrap();
     nodes.remove(1).kill().await;
     nodes[0].propose(say("s", "without node 2")).await.unwrap();
     let status = nodes[0].status().await;
@@ -473,13 +557,13 @@ async fn members_are_added_promoted_led_by_another_and_removed() {
     agree(&nodes).await;
     assert_eq!(nodes[0].status().await.state_hash, nodes[1].status().await.state_hash);
 
-    // With one of two gone there is no quorum: nothing stale is answered, and removing more is refused.
+    // With one of two nodes there is no quorum, so no linearizable read is answered.
     nodes.remove(0).kill().await;
     let brief = Instant::now() + Duration::from_secs(2);
-    let unread = nodes[0].adapter.ask(Query::Meta("s".into()), brief).await;
-    assert!(matches!(unread, Err(Undone::Unavailable(_))), "{unread:?}");
-    // Whoever would rather have what the node has gets it.
-    let local = nodes[0].adapter.ask_here(Query::Meta("s".into()), soon()).await;
+    let unread = nodes[0].adapter.ask(Query::Meta("s".into()), Freshness::Linearizable, brief).await;
+    assert!(matches!(unread, Err(AdapterError::Unavailable(_))), "{unread:?}");
+    // A local read is answered.
+    let local = nodes[0].adapter.ask(Query::Meta("s".into()), Freshness::Local, soon()).await;
     assert!(matches!(local, Ok(Found::Meta(Some(_)))), "{local:?}");
 }
 
@@ -488,9 +572,10 @@ async fn a_single_nodes_data_becomes_the_first_member_of_a_cluster() {
     let dir = Arc::new(tempfile::tempdir().unwrap());
     let settings = RaftSettings::new(dir.path(), 1);
     let store = Arc::new(MemoryStore::new());
-    let alone = RaftAdapter::start(settings.clone(), Arc::new(SystemMint::default()), store, Arc::new(Deaf)).await;
+    let alone =
+        RaftAdapter::start(settings.clone(), Arc::new(SystemMint::default()), store, Arc::new(NoSubscribers)).await;
     let alone = alone.unwrap();
-    alone.propose(ensure("s"), soon()).await.unwrap();
+    alone.propose(Proposal::new(ensure("s"), soon())).await.unwrap();
     alone.shutdown().await;
     drop(alone);
 
@@ -506,21 +591,21 @@ async fn a_single_nodes_data_becomes_the_first_member_of_a_cluster() {
 async fn strangers_and_wiped_disks_are_refused_by_name() {
     let mut nodes = cluster(3, |settings| settings).await;
     let mut client = PeerClient::connect(format!("http://{}", nodes[0].address())).await.unwrap();
-    let peers = &nodes[1].adapter.replica().council().peers;
-    let mut hop = peers.me.hop(1, &Default::default());
+    let peers = &nodes[1].adapter.replica().membership().peers;
+    let mut hop = peers.local.hop_to(1, &Default::default());
     client.read_index(ReadIndexRequest { hop: Some(hop.clone()) }).await.unwrap();
     hop.cluster_id = "another".to_owned();
     let refused = client.read_index(ReadIndexRequest { hop: Some(hop) }).await.unwrap_err();
     assert_eq!(refused.code(), Code::FailedPrecondition);
     assert!(refused.message().contains("calls from cluster another, but node 1 belongs to cluster"), "{refused:?}");
 
-    // A founder of its own cluster cannot be taken in.
+    // A node that founded its own cluster cannot join another.
     let founder = Node::begin(4, |settings| RaftSettings { join: false, ..settings }).await;
     let add = |node: &Node| admin::AddLearnerRequest { call: call(), node: node.id(), address: node.address() };
     let refused = nodes[0].admin().await.add_learner(add(&founder)).await.unwrap_err();
     assert!(refused.message().contains("node 4 belongs to cluster"), "{refused:?}");
 
-    // Node 3 comes back with an empty disk.
+    // Node 3 returns with an empty disk.
     let (settings, _dir) = nodes.pop().unwrap().kill().await;
     let wiped = Node::begin(3, |fresh| RaftSettings { peer_listen: settings.peer_listen, ..fresh }).await;
     let refused = nodes[1].admin().await.add_learner(add(&wiped)).await.unwrap_err();
@@ -537,17 +622,17 @@ async fn a_snapshot_that_is_cut_short_or_has_a_flipped_bit_is_refused() {
     let replica = nodes[0].adapter.replica();
     let sealed = replica.snapshots().newest().unwrap();
     assert_eq!(sealed.index, built.index);
-    let mark = Mark::parse(&sealed.mark, GROUP).unwrap();
+    let checkpoint = Checkpoint::decode(&sealed.checkpoint, RAFT_GROUP).unwrap();
     let vote = replica.raft().metrics();
     let vote = openraft::async_runtime::WatchReceiver::borrow_watched(&vote).vote;
-    let meta = mark.snapshot_meta().unwrap();
+    let meta = checkpoint.snapshot_meta().unwrap();
     let peer = nodes[1].adapter.replica().peer().clone();
-    let hop = replica.council().peers.me.hop(2, &peer);
+    let hop = replica.membership().peers.local.hop_to(2, &peer);
     let whole = std::fs::read(&sealed.path).unwrap();
     let mut client = PeerClient::connect(format!("http://{}", nodes[1].address())).await.unwrap();
     // A read on node 2 is answered once it has applied what was acknowledged.
     nodes[1].texts("s").await;
-    let before = nodes[1].adapter.replica().mark().unwrap();
+    let before = nodes[1].adapter.replica().checkpoint().unwrap();
     for (bytes, word) in [
         (whole[..whole.len() - 1].to_vec(), "cut short"),
         ([&whole[..], b"x"].concat(), "longer"),
@@ -555,14 +640,13 @@ async fn a_snapshot_that_is_cut_short_or_has_a_flipped_bit_is_refused() {
         (flipped(&whole, whole.len() - 1), "damaged"),
     ] {
         let length = whole.len() as u64;
-        let header =
-            crate::replication::wire::spell_snapshot_header(hop.clone(), &vote, &meta, length, sealed.checksum);
+        let header = wire::snapshot_header_to_proto(hop.clone(), &vote, &meta, length, sealed.checksum);
         let parts = [Part::Header(header), Part::Chunk(bytes.into())].map(|part| SnapshotPart { part: Some(part) });
         let refused = client.install_snapshot(futures::stream::iter(parts)).await.unwrap_err();
         assert_eq!(refused.code(), Code::DataLoss);
         assert!(refused.message().contains(word), "{word}: {refused:?}");
     }
-    assert_eq!(nodes[1].adapter.replica().mark().unwrap(), before);
+    assert_eq!(nodes[1].adapter.replica().checkpoint().unwrap(), before);
     nodes[1].propose(say("s", "unharmed")).await.unwrap();
 }
 
@@ -573,7 +657,7 @@ fn flipped(bytes: &[u8], at: usize) -> Vec<u8> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_leader_that_stops_in_order_hands_over_first() {
+async fn a_leader_that_stops_in_order_transfers_leadership_first() {
     let mut nodes = cluster(3, |settings| settings).await;
     let leader = leader_of(&nodes).await;
     let stopping = nodes.remove(leader);

@@ -1,7 +1,7 @@
-//! Owns: how far an attach point has delivered, kept in the replicated state so that whoever takes the attach point over
-//! goes on from there. Only attach points that outlive a node need one (an engine and the bindings it keeps); subscribers
-//! of a node's own doors name their position themselves.
-//! Never: one write per event. What is delivered since the last write is delivered again after a crash, under the same
+//! Owns: delivery cursors: how far an attach point has delivered, stored in the replicated state so that the next owner of
+//! the attach point continues there. Only attach points that outlive a node need one (an engine and the bindings it keeps);
+//! subscribers of a node name their position themselves.
+//! Never: one write per event. Events delivered since the last write are delivered again after a crash, with the same
 //! positions.
 
 use std::sync::{Arc, Mutex, PoisonError};
@@ -10,20 +10,20 @@ use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
-use super::{Adapter, Undone};
-use crate::machine::apply::feed::FeedOrder;
+use super::{Adapter, AdapterError, Freshness, Proposal};
+use crate::machine::apply::feed_order::FeedOrder;
 use crate::machine::ids::Position;
 use crate::machine::{Command, Found, Query};
 
-/// How long a write may take before it is given up; the next one says more.
-const PATIENCE: Duration = Duration::from_secs(5);
-/// How long deliveries gather, unless there are many.
-const GATHER: Duration = Duration::from_secs(1);
-/// How long the last write may be repeated, and how soon each time.
-const LAST_WORD_MAX: Duration = Duration::from_secs(10);
-const WRITE_AGAIN: Duration = Duration::from_millis(50);
-/// Deliveries that do not wait for the clock: what a crash may bring again.
-const GATHER_MAX: u64 = 1024;
+/// The time limit of one write. The next write covers a failed one.
+const CALL_TIMEOUT: Duration = Duration::from_secs(5);
+/// The time between two writes, unless there are many deliveries.
+const WRITE_EVERY: Duration = Duration::from_secs(1);
+/// How long the last write is retried, and the wait between retries.
+const LAST_WRITE_MAX: Duration = Duration::from_secs(10);
+const WRITE_RETRY: Duration = Duration::from_millis(50);
+/// Deliveries that cause a write at once: the most events that a crash repeats.
+const UNWRITTEN_MAX: u64 = 1024;
 
 /// The replicated cursors of one store.
 #[derive(Clone)]
@@ -36,77 +36,82 @@ impl Cursors {
         Cursors { adapter }
     }
 
-    /// How far `attach` has delivered, as any node last told; `None` when nobody delivered there yet.
-    pub async fn cursor(&self, attach: &str) -> Result<Option<Position>, Undone> {
-        let asked = self.adapter.ask(Query::Cursor(attach.to_owned()), Instant::now() + PATIENCE).await?;
-        match asked {
+    /// The cursor of `attach`; `None` if nothing was delivered there yet.
+    pub async fn cursor(&self, attach: &str) -> Result<Option<Position>, AdapterError> {
+        match self.ask(Query::Cursor(attach.to_owned())).await? {
             Found::Cursor(position) => Ok(position),
-            other => Err(Undone::Unavailable(format!("asked for a cursor, answered {other:?}"))),
+            other => Err(AdapterError::Unavailable(format!("asked for a cursor, answered {other:?}"))),
         }
     }
 
-    /// Everything up to `position` is delivered through `attach`. Never moves a cursor back.
-    pub async fn advance(&self, attach: &str, position: Position) -> Result<(), Undone> {
-        let order = FeedOrder::Delivered { attach: attach.to_owned(), position };
-        self.adapter.propose(Command::Feed(order), Instant::now() + PATIENCE).await.map(|_| ())
+    /// Records that everything up to `position` is delivered through `attach`. Never moves a cursor back.
+    pub async fn advance(&self, attach: &str, position: Position) -> Result<(), AdapterError> {
+        self.propose(FeedOrder::Delivered { attach: attach.to_owned(), position }).await
     }
 
-    /// The cursors of every attach point whose name starts so.
-    pub async fn starting(&self, name: &str) -> Result<Vec<(String, Position)>, Undone> {
-        let asked = self.adapter.ask(Query::Cursors(name.to_owned()), Instant::now() + PATIENCE).await?;
-        match asked {
+    /// The cursors of all attach points whose name has this prefix.
+    pub async fn starting(&self, name: &str) -> Result<Vec<(String, Position)>, AdapterError> {
+        match self.ask(Query::Cursors(name.to_owned())).await? {
             Found::Cursors(cursors) => Ok(cursors),
-            other => Err(Undone::Unavailable(format!("asked for cursors, answered {other:?}"))),
+            other => Err(AdapterError::Unavailable(format!("asked for cursors, answered {other:?}"))),
         }
     }
 
-    /// Nobody will go on from there.
-    pub async fn forget(&self, attach: &str) -> Result<(), Undone> {
-        let order = FeedOrder::Detached { attach: attach.to_owned() };
-        self.adapter.propose(Command::Feed(order), Instant::now() + PATIENCE).await.map(|_| ())
+    /// Removes the cursor of an attach point that is gone.
+    pub async fn forget(&self, attach: &str) -> Result<(), AdapterError> {
+        self.propose(FeedOrder::Detached { attach: attach.to_owned() }).await
     }
 
-    /// A cursor that may be told of every delivery.
+    async fn ask(&self, query: Query) -> Result<Found, AdapterError> {
+        self.adapter.ask(query, Freshness::Linearizable, Instant::now() + CALL_TIMEOUT).await
+    }
+
+    async fn propose(&self, order: FeedOrder) -> Result<(), AdapterError> {
+        let proposal = Proposal::new(Command::Feed(order), Instant::now() + CALL_TIMEOUT);
+        self.adapter.propose(proposal).await.map(|_| ())
+    }
+
+    /// A cursor that batches its writes.
     pub fn gather(&self, attach: &str) -> Arc<GatheredCursor> {
         Arc::new(GatheredCursor {
             cursors: self.clone(),
             attach: attach.to_owned(),
-            told: Mutex::default(),
+            unwritten: Mutex::default(),
             many: Notify::new(),
         })
     }
 }
 
-/// Writes the cursor once a second, or sooner when much was delivered.
+/// Writes the cursor once a second, or sooner after many deliveries.
 pub struct GatheredCursor {
     cursors: Cursors,
     attach: String,
-    told: Mutex<Told>,
+    unwritten: Mutex<Unwritten>,
     many: Notify,
 }
 
 #[derive(Default)]
-struct Told {
+struct Unwritten {
     position: Option<Position>,
     deliveries: u64,
 }
 
 impl GatheredCursor {
-    /// Costs nothing much: to be called as often as so many deliveries were made, in order.
+    /// Records deliveries, in order. Cheap: call it for every delivery.
     pub fn delivered(&self, position: Position, deliveries: u64) {
-        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
-        told.position = told.position.max(Some(position));
-        told.deliveries += deliveries;
-        if told.deliveries >= GATHER_MAX {
+        let mut unwritten = self.unwritten.lock().unwrap_or_else(PoisonError::into_inner);
+        unwritten.position = unwritten.position.max(Some(position));
+        unwritten.deliveries += deliveries;
+        if unwritten.deliveries >= UNWRITTEN_MAX {
             self.many.notify_one();
         }
     }
 
-    /// Writes until shutdown, and then once more. A write that fails is made up for by the next one.
+    /// Writes until shutdown, and then once more. The next write covers a failed one.
     pub async fn keep(self: Arc<Self>, shutdown: CancellationToken) {
         loop {
             let ends = tokio::select! {
-                () = tokio::time::sleep(GATHER) => false,
+                () = tokio::time::sleep(WRITE_EVERY) => false,
                 () = self.many.notified() => false,
                 () = shutdown.cancelled() => true,
             };
@@ -117,30 +122,30 @@ impl GatheredCursor {
         }
     }
 
-    /// Writes what was told last until it is written, since nobody makes up for it. False: it is not, after all this time.
+    /// Retries the last write, since no later one covers it. Returns false if it is still not written after the time limit.
     pub async fn write_at_last(&self) -> bool {
-        let until = Instant::now() + LAST_WORD_MAX;
+        let until = Instant::now() + LAST_WRITE_MAX;
         while !self.write().await {
             if Instant::now() >= until {
                 return false;
             }
-            tokio::time::sleep(WRITE_AGAIN).await;
+            tokio::time::sleep(WRITE_RETRY).await;
         }
         true
     }
 
-    /// True: all that was told is written.
+    /// Returns true if all deliveries are written.
     async fn write(&self) -> bool {
-        let told = {
-            let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
-            told.deliveries = 0;
-            told.position.take()
+        let position = {
+            let mut unwritten = self.unwritten.lock().unwrap_or_else(PoisonError::into_inner);
+            unwritten.deliveries = 0;
+            unwritten.position.take()
         };
-        let Some(position) = told else { return true };
+        let Some(position) = position else { return true };
         let Err(error) = self.cursors.advance(&self.attach, position).await else { return true };
         tracing::debug!(attach = self.attach, %error, "the delivery cursor was not written");
-        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
-        told.position = told.position.max(Some(position));
+        let mut unwritten = self.unwritten.lock().unwrap_or_else(PoisonError::into_inner);
+        unwritten.position = unwritten.position.max(Some(position));
         false
     }
 }
@@ -149,18 +154,18 @@ impl GatheredCursor {
 mod tests {
     use super::*;
     use crate::events::{Committed, EventSink};
+    use crate::mint::SystemMint;
     use crate::proposal::local::LocalAdapter;
-    use crate::proposal::mint::SystemMint;
 
-    struct Nobody;
+    struct NoSubscribers;
 
-    impl EventSink for Nobody {
+    impl EventSink for NoSubscribers {
         fn publish(&self, _: Vec<Arc<Committed>>) {}
     }
 
     #[tokio::test]
     async fn a_cursor_is_found_where_the_last_delivery_left_it() {
-        let adapter = LocalAdapter::memory(Arc::new(SystemMint::default()), Arc::new(Nobody));
+        let adapter = LocalAdapter::memory(Arc::new(SystemMint::default()), Arc::new(NoSubscribers));
         let cursors = Cursors::new(Arc::new(adapter));
         let at = |index| Position { group: 0, index, ordinal: 1 };
         assert_eq!(cursors.cursor("engine").await, Ok(None));

@@ -1,15 +1,15 @@
-//! The law of a disk that lies: one flipped bit in any file of a node is found or does no harm. Nothing but the truth is
-//! ever served, and what cannot be mended is said with the name of the file.
+//! Tests of damaged files: one flipped bit in any file of a node is found or has no effect. The node never serves wrong
+//! data, and the error names a file that cannot be repaired.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use tempfile::TempDir;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::tests::{World, fill};
 use super::*;
-use crate::proposal::mint::SystemMint;
+use crate::mint::SystemMint;
 
 type Pairs = Vec<(Vec<u8>, bytes::Bytes)>;
 
@@ -83,6 +83,7 @@ async fn one_flipped_bit_in_any_file_is_found_or_harmless() {
     copy(world.dir.path(), template.path());
     let names = files(template.path());
     assert!(names.len() > 6, "{names:?}");
+    assert!(names.iter().any(|name| name.ends_with("state/gen-1/bodies-1")), "{names:?}");
     let mut refused = 0;
     for seed in 0..flips() {
         let random = xxh3_64(&seed.to_be_bytes()) as usize;

@@ -1,4 +1,4 @@
-//! The law of the peer door under garbage: every call gets a named refusal, and the node goes on as it was.
+//! Tests of the peer port with malformed messages: every call is refused with a reason, and the node is unaffected.
 
 use bytes::{Buf, BufMut, Bytes};
 use tonic::client::Grpc;
@@ -8,11 +8,12 @@ use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Request, Status};
 
 use super::*;
-use crate::events::Committed;
+use crate::events::{Committed, EventSink};
+use crate::machine::Command;
 use crate::machine::apply::create::CreateSession;
 use crate::machine::apply::ensure::EnsureSession;
-use crate::proposal::mint::SystemMint;
-use crate::storage::memory::MemoryStore;
+use crate::mint::SystemMint;
+use crate::storage::state::memory::MemoryStore;
 
 /// Sends bytes as they are.
 #[derive(Clone, Default)]
@@ -52,9 +53,9 @@ impl Decoder for Raw {
     }
 }
 
-struct Deaf;
+struct NoSubscribers;
 
-impl EventSink for Deaf {
+impl EventSink for NoSubscribers {
     fn publish(&self, _events: Vec<Arc<Committed>>) {}
 }
 
@@ -73,12 +74,13 @@ async fn malformed_messages_are_refused_by_every_call_and_change_nothing() {
     let settings =
         RaftSettings { peer_listen: Some("127.0.0.1:0".parse().unwrap()), ..RaftSettings::new(dir.path(), 1) };
     let store = Arc::new(MemoryStore::new());
-    let node = RaftAdapter::start(settings, Arc::new(SystemMint::default()), store, Arc::new(Deaf)).await.unwrap();
+    let node =
+        RaftAdapter::start(settings, Arc::new(SystemMint::default()), store, Arc::new(NoSubscribers)).await.unwrap();
     let soon = || Instant::now() + Duration::from_secs(20);
     let session = CreateSession { title: String::new(), description: String::new(), metadata: None };
     let ensure = Command::Ensure(EnsureSession { session_id: "s".into(), session });
-    node.propose(ensure, soon()).await.unwrap();
-    let before = node.replica().store().mark().unwrap();
+    node.propose(Proposal::new(ensure, soon())).await.unwrap();
+    let before = node.replica().store().checkpoint().unwrap();
 
     let address = format!("http://{}", node.peer_address().unwrap());
     let channel = Endpoint::from_shared(address).unwrap().connect().await.unwrap();
@@ -104,7 +106,7 @@ async fn malformed_messages_are_refused_by_every_call_and_change_nothing() {
             }
         }
     }
-    assert_eq!(node.replica().store().mark().unwrap(), before);
-    node.ask(Query::Meta("s".into()), soon()).await.unwrap();
+    assert_eq!(node.replica().store().checkpoint().unwrap(), before);
+    node.ask(Query::Meta("s".into()), Freshness::Linearizable, soon()).await.unwrap();
     node.shutdown().await;
 }

@@ -1,6 +1,6 @@
 //! Owns: `LocalAdapter`, one process that holds all data itself: in memory for tests, over JSONL files for `fs`.
-//! One writer thread carries out proposals in the order of a bounded queue; what waits together is synced together.
-//! Never: replication. Never makes visible, answers or publishes what is not on disk yet.
+//! One writer thread applies proposals in the order of a bounded queue. Proposals that wait together share one sync.
+//! Never: replication. Never show, answer or publish what is not on disk yet.
 
 use std::io;
 use std::path::Path;
@@ -13,97 +13,113 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 use tokio::sync::{mpsc, oneshot};
 
-use super::mint::Mint;
-use super::{Adapter, Undone};
-use crate::events::history::History;
+use super::long::carry_through;
+use super::{Adapter, AdapterError, Freshness, Proposal, expired_retry};
+use crate::events::errors::ResumeError;
+use crate::events::stored::StoredFeed;
 use crate::events::{Committed, EventSink};
+use crate::machine::apply::long::bounded;
+use crate::machine::change::{Change, FeedChange, SessionChange};
 use crate::machine::event::Event;
-use crate::machine::feed;
+use crate::machine::feed_record::record_events;
 use crate::machine::ids::{FeedPlace, Position, RequestId, SessionId};
+use crate::machine::long::Steps;
 use crate::machine::refusal::{Fault, Refusal};
-use crate::machine::view::{Change, View};
+use crate::machine::view::View;
 use crate::machine::{Answer, Command, Found, Outcome, Query, Stamped, apply, query};
+use crate::mint::Mint;
 use crate::storage::jsonl::JsonlDir;
-use crate::storage::kv::{Changed, Layer};
-use crate::storage::memory::{MemoryStore, Tree};
-use crate::storage::view::{Records, write};
+use crate::storage::state::kv::{Changed, Layer};
+use crate::storage::state::memory::{MemoryStore, Tree};
+use crate::storage::state::{Encoded, Records, write};
 
-/// A second of proposals at the pace of a slow disk; past that, waiting longer helps nobody.
+/// One second of proposals at the rate of a slow disk. Further ones are refused and told to retry.
 const PROPOSALS_MAX: usize = 4096;
 
-/// Proposals that share one sync. Bounds what a failed sync takes back.
+/// Proposals that share one sync. Bounds the proposals that one failed sync fails.
 const BATCH_MAX: usize = 512;
 
-/// Where commits go before anyone hears of them.
+/// The durable record of commits, written before they are answered.
 pub trait Journal: Send + 'static {
-    /// All changes are durable, or none of them is and nothing of them will reappear.
-    fn keep(&mut self, changes: &[Change]) -> io::Result<()>;
+    /// Makes all changes durable. If it fails, none of them will be there after a restart.
+    fn write(&mut self, changes: &[Change]) -> io::Result<()>;
 
-    /// Why this journal can never hold the session, if so.
+    /// The reason, if this journal can never hold the session.
     fn refuses(&self, session_id: &SessionId) -> Option<String>;
 }
 
 impl Journal for JsonlDir {
-    fn keep(&mut self, changes: &[Change]) -> io::Result<()> {
-        self.write(changes)?;
+    fn write(&mut self, changes: &[Change]) -> io::Result<()> {
+        JsonlDir::write(self, changes)?;
         self.sync()
     }
 
     fn refuses(&self, session_id: &SessionId) -> Option<String> {
-        JsonlDir::refuses(self, session_id)
+        JsonlDir::refuses(self, session_id).map(|why| why.to_string())
     }
 }
 
 pub struct LocalAdapter {
     store: Arc<MemoryStore>,
-    /// The place of the last change.
+    /// The index of the last commit.
     applied: Arc<AtomicU64>,
-    /// Gone after `close`.
-    queue: Mutex<Option<mpsc::Sender<Proposal>>>,
+    /// `None` after `close`.
+    queue: Mutex<Option<mpsc::Sender<Queued>>>,
     writer: Mutex<Option<JoinHandle<()>>>,
+    steps: Steps,
+}
+
+/// What a local adapter is made of.
+pub struct LocalParts {
+    pub state: Changed,
+    pub journal: Option<Box<dyn Journal>>,
+    /// The first commit gets the index after this one.
+    pub last_index: u64,
+    pub mint: Arc<dyn Mint>,
+    pub sink: Arc<dyn EventSink>,
+    /// How much one command does to a long session.
+    pub steps: Steps,
 }
 
 impl LocalAdapter {
-    /// Data that lives as long as the process. For tests.
+    /// Data in memory, for tests.
     pub fn memory(mint: Arc<dyn Mint>, sink: Arc<dyn EventSink>) -> LocalAdapter {
-        LocalAdapter::start(Changed::new(), None, 0, mint, sink).expect("a test can start a thread")
+        let (state, steps) = (Changed::new(), Steps::default());
+        let parts = LocalParts { state, journal: None, last_index: 0, mint, sink, steps };
+        LocalAdapter::start(parts).expect("a test can start a thread")
     }
 
-    /// Data in JSONL files under `dir`, one per session; opens what is there.
+    /// Data in JSONL files under `dir`, one per session.
     pub fn open_jsonl(dir: &Path, mint: Arc<dyn Mint>, sink: Arc<dyn EventSink>) -> io::Result<LocalAdapter> {
         let (files, state) = JsonlDir::open(dir)?;
-        // The files keep no index. Starting from the clock, no position is ever given twice, as long as fewer than
-        // 65,536 commits were made per millisecond of the last run.
+        // The files keep no index. An index that starts from the clock never repeats a position, as long as the last run
+        // made fewer than 65,536 commits per millisecond.
         let last_index = u64::try_from(mint.stamp().at_ms).unwrap_or(0) << 16;
-        LocalAdapter::start(state, Some(Box::new(files)), last_index, mint, sink)
+        let journal: Option<Box<dyn Journal>> = Some(Box::new(files));
+        LocalAdapter::start(LocalParts { state, journal, last_index, mint, sink, steps: Steps::default() })
     }
 
-    /// Starts over `state`. The first commit gets the index after `last_index`.
-    pub fn start(
-        state: Changed,
-        journal: Option<Box<dyn Journal>>,
-        last_index: u64,
-        mint: Arc<dyn Mint>,
-        sink: Arc<dyn EventSink>,
-    ) -> io::Result<LocalAdapter> {
+    pub fn start(parts: LocalParts) -> io::Result<LocalAdapter> {
+        let LocalParts { state, journal, last_index, mint, sink, steps } = parts;
         let store = Arc::new(MemoryStore::new());
         store.merge(state);
-        // The feed of an earlier process is not kept.
-        let beginning = Change::TrimFeed { upto: FeedPlace { index: last_index, ordinal: u32::MAX } };
-        let begun = write(&*store.tree(), &[beginning]).map_err(|fault| io::Error::other(fault.0))?;
+        // The files do not hold the feed of an earlier process.
+        let beginning = Change::Feed(FeedChange::Trim { upto: FeedPlace { index: last_index, ordinal: u32::MAX } });
+        let begun = write(&*store.tree(), &Encoded::new(&[beginning])).map_err(|fault| io::Error::other(fault.0))?;
         store.merge(begun);
         let applied = Arc::new(AtomicU64::new(last_index));
         let (queue, proposals) = mpsc::channel(PROPOSALS_MAX);
         let started_ms = mint.stamp().at_ms;
         let readable = Arc::clone(&applied);
         let writer =
-            Writer { store: Arc::clone(&store), journal, last_index, applied: readable, started_ms, mint, sink };
+            Writer { store: Arc::clone(&store), journal, last_index, applied: readable, started_ms, mint, sink, steps };
         let writer =
             std::thread::Builder::new().name("local-writer".to_owned()).spawn(move || writer.run(proposals))?;
-        Ok(LocalAdapter { store, applied, queue: Mutex::new(Some(queue)), writer: Mutex::new(Some(writer)) })
+        let (queue, writer) = (Mutex::new(Some(queue)), Mutex::new(Some(writer)));
+        Ok(LocalAdapter { store, applied, queue, writer, steps })
     }
 
-    /// Carries out what is queued, then ends the writer. Later proposals are answered `Unavailable`.
+    /// Applies the queued proposals, then ends the writer. Later proposals are answered `Unavailable`.
     pub fn close(&self) {
         drop(lock(&self.queue).take());
         if let Some(writer) = lock(&self.writer).take()
@@ -113,34 +129,16 @@ impl LocalAdapter {
         }
     }
 
-    async fn order(
-        &self,
-        command: Command,
-        request_id: Option<RequestId>,
-        deadline: Instant,
-    ) -> Result<Answer, Undone> {
-        let (reply, mut answer) = oneshot::channel();
-        let ticket = Arc::new(Ticket::default());
-        self.enqueue(Proposal { command, request_id, deadline, ticket: Arc::clone(&ticket), reply })?;
-        match tokio::time::timeout_at(deadline.into(), &mut answer).await {
-            Ok(Ok(answered)) => answered,
-            Ok(Err(_)) => Err(Undone::OutcomeUnknown("the store's writer stopped".to_owned())),
-            Err(_) if ticket.abandon() => Err(late()),
-            // The writer has it. The answer may have come in this very moment.
-            Err(_) => answer.try_recv().unwrap_or_else(|_| {
-                Err(Undone::OutcomeUnknown("the deadline passed while the write was under way".to_owned()))
-            }),
-        }
-    }
-
-    fn enqueue(&self, proposal: Proposal) -> Result<(), Undone> {
+    fn enqueue(&self, queued: Queued) -> Result<(), AdapterError> {
         let queue = lock(&self.queue);
-        let queue = queue.as_ref().ok_or_else(|| Undone::Unavailable("the store is closed".to_owned()))?;
-        queue.try_send(proposal).map_err(|refused| match refused {
+        let queue = queue.as_ref().ok_or_else(|| AdapterError::Unavailable("the store is closed".to_owned()))?;
+        queue.try_send(queued).map_err(|refused| match refused {
             mpsc::error::TrySendError::Full(_) => {
-                Undone::Unavailable(format!("{PROPOSALS_MAX} mutations are waiting already; retry later"))
+                AdapterError::Unavailable(format!("{PROPOSALS_MAX} mutations are waiting already; retry later"))
             }
-            mpsc::error::TrySendError::Closed(_) => Undone::Unavailable("the store's writer has stopped".to_owned()),
+            mpsc::error::TrySendError::Closed(_) => {
+                AdapterError::Unavailable("the store's writer has stopped".to_owned())
+            }
         })
     }
 }
@@ -151,72 +149,83 @@ impl Drop for LocalAdapter {
     }
 }
 
+impl LocalAdapter {
+    /// Executes one command.
+    async fn execute(&self, proposal: Proposal) -> Result<Answer, AdapterError> {
+        let deadline = proposal.deadline;
+        let (reply, mut answer) = oneshot::channel();
+        let ticket = Arc::new(Ticket::default());
+        self.enqueue(Queued { proposal, ticket: Arc::clone(&ticket), reply })?;
+        match tokio::time::timeout_at(deadline.into(), &mut answer).await {
+            Ok(Ok(answered)) => answered,
+            Ok(Err(_)) => Err(AdapterError::OutcomeUnknown("the store's writer stopped".to_owned())),
+            Err(_) if ticket.abandon() => Err(late()),
+            // The writer has taken it. The answer may have arrived since the time-out.
+            Err(_) => answer.try_recv().unwrap_or_else(|_| {
+                Err(AdapterError::OutcomeUnknown("the deadline passed during the write".to_owned()))
+            }),
+        }
+    }
+}
+
 impl Adapter for LocalAdapter {
-    fn propose(&self, command: Command, deadline: Instant) -> BoxFuture<'_, Result<Answer, Undone>> {
-        self.order(command, None, deadline).boxed()
+    fn propose(&self, proposal: Proposal) -> BoxFuture<'_, Result<Answer, AdapterError>> {
+        async move {
+            let deadline = proposal.deadline;
+            let is_fork = matches!(proposal.command, Command::Fork(_));
+            let first = self.execute(proposal).await;
+            if !is_fork {
+                return first;
+            }
+            carry_through(first, self.steps, deadline, |command, deadline| {
+                self.execute(Proposal::new(command, deadline))
+            })
+            .await
+        }
+        .boxed()
     }
 
-    fn propose_once(
-        &self,
-        command: Command,
-        request_id: RequestId,
-        deadline: Instant,
-    ) -> BoxFuture<'_, Result<Answer, Undone>> {
-        self.order(command, Some(request_id), deadline).boxed()
-    }
-
-    fn ask(&self, asked: Query, deadline: Instant) -> BoxFuture<'_, Result<Found, Undone>> {
+    /// The state of this process is the newest there is, so both kinds of freshness are the same.
+    fn ask(&self, asked: Query, _: Freshness, deadline: Instant) -> BoxFuture<'_, Result<Found, AdapterError>> {
         async move {
             if Instant::now() >= deadline {
                 return Err(late());
             }
-            match query(&Records::new(&*self.store.tree()), &asked) {
-                Ok(Ok(found)) => Ok(found),
-                Ok(Err(refusal)) => Err(Undone::Refused(refusal)),
-                Err(fault) => Err(Undone::Unavailable(fault.0)),
-            }
+            super::answer(&asked, |piece| query(&Records::new(&*self.store.tree()), piece)).await
         }
         .boxed()
     }
 }
 
-impl History for LocalAdapter {
-    fn look(&self, look: &mut dyn FnMut(&dyn View)) {
-        look(&Records::new(&*self.store.tree()));
+impl StoredFeed for LocalAdapter {
+    fn read_view(&self, read: &mut dyn FnMut(&dyn View)) {
+        read(&Records::new(&*self.store.tree()));
     }
 
     fn applied(&self) -> FeedPlace {
         FeedPlace { index: self.applied.load(Ordering::Acquire), ordinal: u32::MAX }
     }
 
-    fn catch_up(&self) -> BoxFuture<'_, Result<(), String>> {
+    fn catch_up(&self) -> BoxFuture<'_, Result<(), ResumeError>> {
         async { Ok(()) }.boxed()
     }
 }
 
-fn late() -> Undone {
-    Undone::Unavailable("the deadline passed before the store came to it".to_owned())
-}
-
-fn forgotten() -> Undone {
-    let why = "it was repeated so late that nobody remembers whether it had happened";
-    Undone::OutcomeUnknown(why.to_owned())
+fn late() -> AdapterError {
+    AdapterError::Unavailable("the deadline passed while the call was queued".to_owned())
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-struct Proposal {
-    command: Command,
-    /// What its caller calls it, if it may come again.
-    request_id: Option<RequestId>,
-    deadline: Instant,
+struct Queued {
+    proposal: Proposal,
     ticket: Arc<Ticket>,
-    reply: oneshot::Sender<Result<Answer, Undone>>,
+    reply: oneshot::Sender<Result<Answer, AdapterError>>,
 }
 
-/// Who has a proposal now: settles the race between a caller that gives up and the writer that takes it.
+/// The state of a queued proposal. Settles the race between a caller that gives up and the writer.
 #[derive(Default)]
 struct Ticket(AtomicU8);
 
@@ -225,12 +234,12 @@ impl Ticket {
     const TAKEN: u8 = 1;
     const ABANDONED: u8 = 2;
 
-    /// True when the writer will never carry it out.
+    /// True if the writer will never apply it.
     fn abandon(&self) -> bool {
         self.leave_queue(Ticket::ABANDONED)
     }
 
-    /// True when the caller still wants it.
+    /// True if the caller still waits for it.
     fn take(&self) -> bool {
         self.leave_queue(Ticket::TAKEN)
     }
@@ -240,20 +249,21 @@ impl Ticket {
     }
 }
 
-/// The one thread that changes anything.
+/// The only thread that changes the state.
 struct Writer {
     store: Arc<MemoryStore>,
     journal: Option<Box<dyn Journal>>,
     last_index: u64,
-    /// What was answered before this time is not remembered: the files have no place for it.
+    /// Answers before this time are not remembered: the files do not hold them.
     started_ms: i64,
-    /// The same, for readers.
+    /// `last_index` for readers.
     applied: Arc<AtomicU64>,
     mint: Arc<dyn Mint>,
     sink: Arc<dyn EventSink>,
+    steps: Steps,
 }
 
-/// Commands decided against the state and each other, not yet visible to anyone.
+/// Commands decided against the state and each other, not visible yet.
 #[derive(Default)]
 struct Batch {
     changed: Changed,
@@ -262,15 +272,15 @@ struct Batch {
 }
 
 struct Decided {
-    reply: oneshot::Sender<Result<Answer, Undone>>,
-    answer: Result<Answer, Undone>,
-    /// Its place in the history, when it changed something.
+    reply: oneshot::Sender<Result<Answer, AdapterError>>,
+    answer: Result<Answer, AdapterError>,
+    /// The index of its commit, if it changed something.
     index: Option<u64>,
     events: Vec<Event>,
 }
 
 impl Writer {
-    fn run(mut self, mut proposals: mpsc::Receiver<Proposal>) {
+    fn run(mut self, mut proposals: mpsc::Receiver<Queued>) {
         while let Some(first) = proposals.blocking_recv() {
             let mut waiting = vec![first];
             while waiting.len() < BATCH_MAX
@@ -278,21 +288,21 @@ impl Writer {
             {
                 waiting.push(next);
             }
-            self.carry_out(waiting);
+            self.commit(waiting);
         }
     }
 
-    /// The order of effects: decide, keep, make visible, answer, publish.
-    fn carry_out(&mut self, proposals: Vec<Proposal>) {
-        let batch = self.decide(proposals);
+    /// The order of effects: decide, write, make visible, answer, publish.
+    fn commit(&mut self, queued: Vec<Queued>) {
+        let batch = self.decide(queued);
         if !batch.changes.is_empty()
             && let Some(journal) = &mut self.journal
-            && let Err(error) = journal.keep(&batch.changes)
+            && let Err(error) = journal.write(&batch.changes)
         {
-            tracing::error!(%error, mutations = batch.decided.len(), "a batch could not be written; nothing of it happened");
+            tracing::error!(%error, mutations = batch.decided.len(), "a batch could not be written; none of it is applied");
             let why = format!("the write to disk failed: {error}");
             for decided in batch.decided {
-                answer(decided.reply, Err(Undone::Unavailable(why.clone())));
+                answer(decided.reply, Err(AdapterError::Unavailable(why.clone())));
             }
             return;
         }
@@ -308,11 +318,11 @@ impl Writer {
         }
     }
 
-    fn decide(&self, proposals: Vec<Proposal>) -> Batch {
+    fn decide(&self, queued: Vec<Queued>) -> Batch {
         let tree = self.store.tree();
         let mut batch = Batch::default();
         let mut last_index = self.last_index;
-        for Proposal { command, request_id, deadline, ticket, reply } in proposals {
+        for Queued { proposal: Proposal { command, request_id, scope, deadline }, ticket, reply } in queued {
             if !ticket.take() {
                 continue;
             }
@@ -320,24 +330,29 @@ impl Writer {
                 answer(reply, Err(late()));
                 continue;
             }
-            if request_id.is_some_and(|id| id.born_ms() < self.started_ms) {
-                answer(reply, Err(forgotten()));
+            if request_id.is_some_and(|id| id.issued_ms() < self.started_ms) {
+                answer(reply, Err(expired_retry()));
                 continue;
             }
-            let (repeated, request_id) = (request_id.is_some(), request_id.unwrap_or(RequestId::UNREPEATED));
-            let stamped = Stamped { stamp: self.mint.stamp(), request_id, repeated, command };
+            let (is_retry, request_id) = (request_id.is_some(), request_id.unwrap_or(RequestId::NONE));
+            let stamped = Stamped { stamp: self.mint.stamp(), request_id, is_retry, scope, command };
             let decided = match self.decide_one(&tree, &mut batch.changed, &stamped, last_index + 1) {
                 Ok(Outcome { answer: Ok(Answer::Forgotten), .. }) => {
-                    Decided { reply, answer: Err(forgotten()), index: None, events: Vec::new() }
+                    Decided { reply, answer: Err(expired_retry()), index: None, events: Vec::new() }
                 }
                 Ok(outcome) => {
                     let index = (!outcome.changes.is_empty()).then_some(last_index + 1);
                     last_index = index.unwrap_or(last_index);
                     batch.changes.extend(outcome.changes);
-                    Decided { reply, answer: outcome.answer.map_err(Undone::Refused), index, events: outcome.events }
+                    Decided {
+                        reply,
+                        answer: outcome.answer.map_err(AdapterError::Refused),
+                        index,
+                        events: outcome.events,
+                    }
                 }
                 Err(fault) => {
-                    Decided { reply, answer: Err(Undone::Unavailable(fault.0)), index: None, events: Vec::new() }
+                    Decided { reply, answer: Err(AdapterError::Unavailable(fault.0)), index: None, events: Vec::new() }
                 }
             };
             batch.decided.push(decided);
@@ -345,36 +360,31 @@ impl Writer {
         batch
     }
 
-    /// One command against the state and what the batch changed of it so far.
+    /// Decides one command against the state and the earlier changes of the batch.
     fn decide_one(&self, tree: &Tree, changed: &mut Changed, stamped: &Stamped, index: u64) -> Result<Outcome, Fault> {
         let seen = Layer { over: changed, base: tree };
-        let mut outcome = apply(&Records::new(&seen), stamped)?;
+        let view = Records::new(&seen);
+        let mut outcome = match bounded(&view, &stamped.command, self.steps)? {
+            Some(command) => apply(&view, &Stamped { command, ..stamped.clone() })?,
+            None => apply(&view, stamped)?,
+        };
         if let Some(refusal) = self.refusal_of(&outcome.changes) {
             return Ok(Outcome::refused(refusal));
         }
-        feed::record(index, &mut outcome);
-        let written = write(&seen, &outcome.changes)?;
+        record_events(index, &mut outcome);
+        let written = write(&seen, &Encoded::new(&outcome.changes))?;
         changed.extend(written);
         Ok(outcome)
     }
 
-    /// A session the journal cannot hold is refused alone, before it can fail the batch for everyone.
+    /// Refuses a session that the journal cannot hold, before it can fail the whole batch.
     fn refusal_of(&self, changes: &[Change]) -> Option<Refusal> {
         let journal = self.journal.as_ref()?;
         let mut written = changes.iter().filter_map(|change| match change {
-            Change::PutMeta(meta) => Some(&meta.session_id),
-            Change::PutEntry(id, _) | Change::SetLeaf(id, _) => Some(id),
-            Change::DeleteMeta(_)
-            | Change::DeleteEntries(_)
-            | Change::DeleteLeaf(_)
-            | Change::SetSeq(..)
-            | Change::DeleteSeq(_)
-            | Change::SetClock(_)
-            | Change::Remember(..)
-            | Change::Forget(_)
-            | Change::Record { .. }
-            | Change::TrimFeed { .. }
-            | Change::SetCursor(..) => None,
+            Change::Session(id, SessionChange::PutMeta(_) | SessionChange::PutEntry(_) | SessionChange::SetLeaf(_)) => {
+                Some(id)
+            }
+            Change::Session(..) | Change::Answer(_) | Change::Feed(_) | Change::Work(_) | Change::Clock(_) => None,
         });
         written.find_map(|id| journal.refuses(id)).map(Refusal::RequestInvalid)
     }
@@ -389,8 +399,8 @@ impl Writer {
     }
 }
 
-/// A caller that gave up is no longer listening, which is its right.
-fn answer(reply: oneshot::Sender<Result<Answer, Undone>>, answer: Result<Answer, Undone>) {
+/// The send fails if the caller gave up.
+fn answer(reply: oneshot::Sender<Result<Answer, AdapterError>>, answer: Result<Answer, AdapterError>) {
     drop(reply.send(answer));
 }
 

@@ -1,6 +1,7 @@
-//! The laws of one member: what was answered survives, what is lost is rebuilt, what cannot be is said.
+//! Tests of one member: answered mutations survive a restart, a lost state is rebuilt, and unrecoverable loss is reported.
 
 use std::fs;
+use std::path::Path;
 use std::sync::Mutex;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -9,7 +10,8 @@ use futures::future::join_all;
 use tempfile::TempDir;
 
 use super::*;
-use crate::events::Committed;
+use crate::events::{Committed, EventSink};
+use crate::machine::Command;
 use crate::machine::apply::append::AppendEntry;
 use crate::machine::apply::create::CreateSession;
 use crate::machine::apply::delete::DeleteSession;
@@ -20,10 +22,12 @@ use crate::machine::ids::Position;
 use crate::machine::json::Json;
 use crate::machine::message::{Message, Role};
 use crate::machine::refusal::Refusal;
-use crate::proposal::mint::SystemMint;
+use crate::mint::SystemMint;
+use crate::replication::RAFT_GROUP;
 use crate::replication::types::Types;
 use crate::storage::disk::watched::WatchedDisk;
-use crate::storage::memory::MemoryStore;
+use crate::storage::state::Encoded;
+use crate::storage::state::memory::MemoryStore;
 
 #[derive(Default)]
 struct Heard(Mutex<Vec<Position>>);
@@ -82,18 +86,21 @@ fn ensure(id: &str) -> Command {
     Command::Ensure(EnsureSession { session_id: id.into(), session })
 }
 
+/// A message that is long enough for a body file.
 fn append(id: &str, entry_id: &str) -> Command {
+    let text = format!("{entry_id} of {id}, ").repeat(12);
+    let body = format!(r#"{{"role":"user","content":[{{"type":"text","text":"{text}"}}]}}"#);
     Command::Append(AppendEntry {
         session_id: id.into(),
         entry_id: Some(entry_id.into()),
         parent_id: None,
         origin: None,
-        body: Body::Message(Message { role: Role::User, body: Json::adopt(r#"{"role":"user","content":[]}"#) }),
+        body: Body::Message(Message { role: Role::User, body: Json::adopt(&body) }),
     })
 }
 
 async fn messages(adapter: &RaftAdapter, id: &str) -> u64 {
-    match adapter.ask(Query::Meta(id.into()), soon()).await {
+    match adapter.ask(Query::Meta(id.into()), Freshness::Linearizable, soon()).await {
         Ok(Found::Meta(Some(meta))) => meta.message_count,
         other => panic!("{other:?}"),
     }
@@ -101,10 +108,12 @@ async fn messages(adapter: &RaftAdapter, id: &str) -> u64 {
 
 /// Sessions s0..s9, each with a few messages.
 pub async fn fill(adapter: &RaftAdapter, messages: usize) {
-    join_all((0..10).map(|n| adapter.propose(ensure(&format!("s{n}")), soon()))).await;
+    join_all((0..10).map(|n| adapter.propose(Proposal::new(ensure(&format!("s{n}")), soon())))).await;
     for round in 0..messages {
         let ids: Vec<(String, String)> = (0..10).map(|n| (format!("s{n}"), format!("e{round}"))).collect();
-        for done in join_all(ids.iter().map(|(id, entry)| adapter.propose(append(id, entry), soon()))).await {
+        for done in
+            join_all(ids.iter().map(|(id, entry)| adapter.propose(Proposal::new(append(id, entry), soon())))).await
+        {
             done.unwrap();
         }
     }
@@ -115,32 +124,32 @@ async fn what_was_answered_is_there_after_a_restart() {
     let world = World::new();
     let adapter = world.open().await;
     fill(&adapter, 5).await;
-    let (identity, before) = (adapter.replica().identity(), adapter.replica().mark().unwrap());
+    let (identity, before) = (adapter.replica().identity(), adapter.replica().checkpoint().unwrap());
     assert_eq!(messages(&adapter, "s3").await, 5);
     adapter.shutdown().await;
     drop(adapter);
 
     let adapter = world.open().await;
     assert_eq!(adapter.replica().identity(), identity);
-    let after = adapter.replica().mark().unwrap();
+    let after = adapter.replica().checkpoint().unwrap();
     assert!(after.applied > before.applied, "a new leader begins its term with an entry of its own");
     assert_eq!(messages(&adapter, "s3").await, 5);
-    adapter.propose(append("s3", "more"), soon()).await.unwrap();
+    adapter.propose(Proposal::new(append("s3", "more"), soon())).await.unwrap();
     assert_eq!(messages(&adapter, "s3").await, 6);
     adapter.shutdown().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_process_that_dies_without_a_word_loses_nothing_it_answered() {
+async fn a_killed_process_loses_nothing_it_answered() {
     let mut world = World::new();
     let mut running = Vec::new();
     for round in 0..3 {
-        // Nothing of the state need be on disk; the log has it.
+        // The state need not be on disk: the log holds everything.
         let adapter = world.in_memory(world.settings()).await;
-        adapter.propose(ensure("s"), soon()).await.unwrap();
-        adapter.propose(append("s", &format!("e{round}")), soon()).await.unwrap();
+        adapter.propose(Proposal::new(ensure("s"), soon())).await.unwrap();
+        adapter.propose(Proposal::new(append("s", &format!("e{round}")), soon())).await.unwrap();
         assert_eq!(messages(&adapter, "s").await, round + 1);
-        // What is on disk while the process still runs is what a crash would leave.
+        // A crash would leave what is on disk while the process runs.
         let left = World::new();
         for file in walk(world.dir.path()) {
             let copy = left.dir.path().join(file.strip_prefix(world.dir.path()).unwrap());
@@ -166,27 +175,27 @@ async fn a_lost_state_is_rebuilt_from_snapshot_and_log_to_the_same_hash() {
     let raft = adapter.replica().raft().clone();
     let purged = |metrics: &openraft::RaftMetrics<Types>| metrics.purged.is_some();
     raft.wait(Some(Duration::from_secs(20))).metrics(purged, "a snapshot and a purge").await.unwrap();
-    adapter.propose(append("s7", "last"), soon()).await.unwrap();
-    let before = adapter.replica().mark().unwrap();
+    adapter.propose(Proposal::new(append("s7", "last"), soon())).await.unwrap();
+    let before = adapter.replica().checkpoint().unwrap();
     adapter.shutdown().await;
     drop((adapter, raft));
     let edges = |world: &World| {
         let log = world.dir.path().join("log");
-        crate::storage::log::Log::open(Arc::new(world.disk.clone()), &log, GROUP, settings.log).unwrap().0.edges()
+        crate::storage::log::Log::open(Arc::new(world.disk.clone()), &log, RAFT_GROUP, settings.log).unwrap().0.edges()
     };
     assert!(edges(&world).purged.is_some(), "the log alone is not enough any more");
 
     fs::remove_dir_all(world.dir.path().join("state")).unwrap();
     let adapter = world.open_with(settings.clone()).await;
-    let after = adapter.replica().mark().unwrap();
+    let after = adapter.replica().checkpoint().unwrap();
     let own_first =
-        crate::replication::chain::link(before.state_hash, before.applied.unwrap().index + 1, &[], &mut vec![]);
+        crate::replication::chain::link(before.state_hash, before.applied.unwrap().index + 1, &Encoded::new(&[]));
     assert_eq!(after.state_hash, own_first, "the same history, then the blank entry of the new term");
     assert_eq!(messages(&adapter, "s7").await, 21);
     adapter.shutdown().await;
     drop(adapter);
 
-    // Nonsense where the state was is no state either.
+    // A damaged state is rebuilt, too.
     for file in walk(&world.dir.path().join("state")) {
         fs::write(file, b"nonsense").unwrap();
     }
@@ -195,7 +204,7 @@ async fn a_lost_state_is_rebuilt_from_snapshot_and_log_to_the_same_hash() {
     adapter.shutdown().await;
     drop(adapter);
 
-    // Without state and snapshot the purged entries are gone, and that is said.
+    // Without state and snapshot the purged entries are lost, and the start fails.
     fs::remove_dir_all(world.dir.path().join("state")).unwrap();
     fs::remove_dir_all(world.dir.path().join("snapshots")).unwrap();
     let lost = RaftAdapter::open(settings, Arc::new(SystemMint::default()), world.heard.clone()).await;
@@ -212,7 +221,7 @@ pub fn walk(dir: &Path) -> Vec<std::path::PathBuf> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_damaged_snapshot_is_done_without_where_the_log_reaches_back() {
+async fn a_damaged_snapshot_is_ignored_if_the_log_alone_is_enough() {
     let world = World::new();
     let settings = RaftSettings { snapshot_every: 20, ..world.settings() };
     let adapter = world.open_with(settings.clone()).await;
@@ -238,10 +247,10 @@ async fn a_damaged_snapshot_is_done_without_where_the_log_reaches_back() {
 async fn concurrent_proposals_share_fsyncs() {
     let world = World::new();
     let adapter = world.open().await;
-    adapter.propose(ensure("s"), soon()).await.unwrap();
+    adapter.propose(Proposal::new(ensure("s"), soon())).await.unwrap();
     let before = world.disk.syncs();
     let ids: Vec<String> = (0..500).map(|n| format!("e{n}")).collect();
-    for done in join_all(ids.iter().map(|id| adapter.propose(append("s", id), soon()))).await {
+    for done in join_all(ids.iter().map(|id| adapter.propose(Proposal::new(append("s", id), soon())))).await {
         done.unwrap();
     }
     let syncs = world.disk.syncs() - before;
@@ -251,13 +260,13 @@ async fn concurrent_proposals_share_fsyncs() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_would_change_nothing_is_answered_without_the_log() {
+async fn a_mutation_that_changes_nothing_is_answered_without_the_log() {
     let world = World::new();
     let adapter = world.open().await;
-    adapter.propose(ensure("s"), soon()).await.unwrap();
-    let first = adapter.propose(append("s", "e"), soon()).await.unwrap();
+    adapter.propose(Proposal::new(ensure("s"), soon())).await.unwrap();
+    let first = adapter.propose(Proposal::new(append("s", "e"), soon())).await.unwrap();
     let before = adapter.replica().log().edges();
-    assert_eq!(adapter.propose(append("s", "e"), soon()).await.unwrap(), first);
+    assert_eq!(adapter.propose(Proposal::new(append("s", "e"), soon())).await.unwrap(), first);
     let stale = Command::UpdateMessage(UpdateMessage {
         session_id: "s".into(),
         entry_id: "e".into(),
@@ -267,7 +276,7 @@ async fn what_would_change_nothing_is_answered_without_the_log() {
         origin: None,
     });
     let unchanged = Answer::Updated { updated: false, revision: 0 };
-    assert_eq!(adapter.propose(stale, soon()).await.unwrap(), unchanged);
+    assert_eq!(adapter.propose(Proposal::new(stale, soon())).await.unwrap(), unchanged);
     assert_eq!(adapter.replica().log().edges(), before);
     adapter.shutdown().await;
 }
@@ -277,53 +286,56 @@ async fn events_come_in_log_order_with_dense_ordinals() {
     let world = World::new();
     let adapter = world.open().await;
     fill(&adapter, 3).await;
-    adapter.propose(Command::Delete(DeleteSession { session_id: "s1".into() }), soon()).await.unwrap();
+    adapter.propose(Proposal::new(Command::Delete(DeleteSession { session_id: "s1".into() }), soon())).await.unwrap();
     adapter.shutdown().await;
     let positions = world.heard.positions();
     assert_eq!(positions.len(), 10 + 30 + 1);
     assert!(positions.is_sorted());
-    assert!(positions.iter().all(|position| position.group == GROUP && position.ordinal == 0));
+    assert!(positions.iter().all(|position| position.group == RAFT_GROUP && position.ordinal == 0));
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn refusals_are_answers_and_deadlines_are_kept() {
     let world = World::new();
     let adapter = world.open().await;
-    let refused = adapter.propose(append("nowhere", "e"), soon()).await;
-    assert_eq!(refused, Err(Undone::Refused(Refusal::SessionUnknown("nowhere".into()))));
-    let late = adapter.propose(ensure("s"), Instant::now()).await;
-    assert!(matches!(late, Err(Undone::Unavailable(_))), "{late:?}");
-    assert_eq!(adapter.ask(Query::Meta("s".into()), soon()).await, Ok(Found::Meta(None)));
+    let refused = adapter.propose(Proposal::new(append("nowhere", "e"), soon())).await;
+    assert_eq!(refused, Err(AdapterError::Refused(Refusal::SessionUnknown("nowhere".into()))));
+    let late = adapter.propose(Proposal::new(ensure("s"), Instant::now())).await;
+    assert!(matches!(late, Err(AdapterError::Unavailable(_))), "{late:?}");
+    assert_eq!(adapter.ask(Query::Meta("s".into()), Freshness::Linearizable, soon()).await, Ok(Found::Meta(None)));
     adapter.shutdown().await;
-    let stopped = adapter.propose(ensure("s"), soon()).await;
-    assert!(matches!(stopped, Err(Undone::OutcomeUnknown(_))), "{stopped:?}");
-    assert!(matches!(adapter.ask(Query::Metas, soon()).await, Err(Undone::Unavailable(_))));
+    let stopped = adapter.propose(Proposal::new(ensure("s"), soon())).await;
+    assert!(matches!(stopped, Err(AdapterError::OutcomeUnknown(_))), "{stopped:?}");
+    assert!(matches!(
+        adapter.ask(Query::Metas, Freshness::Linearizable, soon()).await,
+        Err(AdapterError::Unavailable(_))
+    ));
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_failed_fsync_ends_the_node_and_a_restart_recovers() {
     let world = World::new();
     let adapter = world.in_memory(world.settings()).await;
-    adapter.propose(ensure("before"), soon()).await.unwrap();
+    adapter.propose(Proposal::new(ensure("before"), soon())).await.unwrap();
     world.disk.fail_syncs.store(true, Ordering::SeqCst);
-    let undone = adapter.propose(ensure("during"), soon()).await;
-    assert!(matches!(undone, Err(Undone::OutcomeUnknown(_))), "{undone:?}");
-    let why = tokio::time::timeout(Duration::from_secs(10), adapter.failed()).await.unwrap();
+    let failed = adapter.propose(Proposal::new(ensure("during"), soon())).await;
+    assert!(matches!(failed, Err(AdapterError::OutcomeUnknown(_))), "{failed:?}");
+    let why = tokio::time::timeout(Duration::from_secs(10), adapter.replica().failed()).await.unwrap();
     assert!(why.contains("the disk lost it"), "{why}");
-    let later = adapter.propose(ensure("after"), soon()).await;
-    assert!(matches!(later, Err(Undone::OutcomeUnknown(_) | Undone::Unavailable(_))), "{later:?}");
+    let later = adapter.propose(Proposal::new(ensure("after"), soon())).await;
+    assert!(matches!(later, Err(AdapterError::OutcomeUnknown(_) | AdapterError::Unavailable(_))), "{later:?}");
     adapter.shutdown().await;
     drop(adapter);
 
     world.disk.fail_syncs.store(false, Ordering::SeqCst);
     let adapter = world.in_memory(world.settings()).await;
     assert_eq!(messages(&adapter, "before").await, 0);
-    adapter.propose(ensure("after"), soon()).await.unwrap();
+    adapter.propose(Proposal::new(ensure("after"), soon())).await.unwrap();
     adapter.shutdown().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_second_process_is_kept_out() {
+async fn a_second_process_is_refused() {
     let world = World::new();
     let adapter = world.open().await;
     let second = RaftAdapter::open(world.settings(), Arc::new(SystemMint::default()), world.heard.clone()).await;
@@ -335,7 +347,7 @@ async fn a_second_process_is_kept_out() {
 async fn a_node_that_lost_its_vote_does_not_start() {
     let world = World::new();
     let adapter = world.open().await;
-    adapter.propose(ensure("s"), soon()).await.unwrap();
+    adapter.propose(Proposal::new(ensure("s"), soon())).await.unwrap();
     adapter.shutdown().await;
     drop(adapter);
     let start = || RaftAdapter::open(world.settings(), Arc::new(SystemMint::default()), world.heard.clone());
@@ -343,7 +355,7 @@ async fn a_node_that_lost_its_vote_does_not_start() {
     assert!(matches!(start().await.map(|_| ()), Err(StartError::VoteLost { .. })));
     fs::remove_dir_all(world.dir.path().join("log")).unwrap();
     let why = start().await.map(|_| ()).unwrap_err();
-    assert!(matches!(why, StartError::VoteLost { .. }), "the state remembers that there was more: {why}");
+    assert!(matches!(why, StartError::VoteLost { .. }), "the state shows that there were entries: {why}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -355,7 +367,7 @@ async fn a_log_of_few_but_large_entries_is_kept_within_its_bytes() {
     let session = CreateSession { title: "t".repeat(1000), description: String::new(), metadata: None };
     let again = || Command::Ensure(EnsureSession { session_id: "s".into(), session: session.clone() });
     for _ in 0..8 {
-        for done in join_all((0..500).map(|_| adapter.propose(again(), soon()))).await {
+        for done in join_all((0..500).map(|_| adapter.propose(Proposal::new(again(), soon())))).await {
             done.unwrap();
         }
     }

@@ -1,4 +1,4 @@
-//! Owns: what this node answers to an operator. What only the leader can do is passed on to it, once.
+//! Owns: the calls this node answers to an operator. A call that needs the leader is forwarded to it, once.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,87 +8,127 @@ use openraft::{Instant as _, ServerState};
 use tokio::time::timeout;
 use tonic::{Request, Response, Status};
 
+use super::checkpoint::Checkpoint;
 use super::leader::Leader;
-use super::membership::{Council, heard, lag};
+use super::membership::{MembershipChanges, heard, lag};
 use super::peer_service::OnCluster;
+use super::self_report::{CertificateEnd, DescribeNode};
+use super::sender::Sender;
 use super::types::Types;
-use super::{GROUP, identity};
+use super::{RAFT_GROUP, identity};
 use crate::proto::admin::admin_client::AdminClient;
 use crate::proto::admin::admin_server::Admin;
 use crate::proto::admin::{
-    AddLearnerRequest, Call, ChangeResponse, Health, InitRequest, Member, PromoteRequest, RemoveRequest, Role,
-    SnapshotRequest, SnapshotResponse, StatusRequest, StatusResponse, TransferLeaderRequest,
+    AddLearnerRequest, Call, Certificate, ChangeResponse, Health, InitRequest, Member, PromoteRequest, RemoveRequest,
+    Role, SnapshotRequest, SnapshotResponse, StatusRequest, StatusResponse, TransferLeaderRequest, UpdateMemberRequest,
 };
 use crate::storage::Store;
+use crate::storage::log::Log;
 use crate::storage::log::record::Peer;
 use crate::storage::snapshot::Snapshots;
 
 /// The version of the admin protocol this build speaks.
 const PROTOCOL: u32 = 1;
-/// Past this without a quorum's answer a leader leads nobody.
+/// A leader that has not heard from a quorum for this long reports `no leader`.
 const QUORUM_LOST: Duration = Duration::from_secs(2);
 const SNAPSHOT_TIMEOUT: Duration = Duration::from_secs(600);
-/// A change at the leader takes at most so long, with its own limits inside.
-const PASSED_ON_TIMEOUT: Duration = Duration::from_secs(40);
+/// The time limit of a forwarded change. It is longer than the limits of the change itself.
+const FORWARD_TIMEOUT: Duration = Duration::from_secs(40);
 
 pub struct AdminService {
-    pub council: Arc<Council>,
+    pub membership: Arc<MembershipChanges>,
     pub store: Arc<dyn Store>,
     pub snapshots: Arc<Snapshots>,
-    /// How peers reach this node.
+    pub log: Log,
+    /// The address and instance of this node, as peers know it.
     pub peer: Peer,
     pub on_cluster: Option<OnCluster>,
+    pub describe: DescribeNode,
 }
 
 impl AdminService {
+    /// Refuses who is no operator, and says so in the log.
+    fn admit<R>(&self, what: &'static str, request: Request<R>) -> Result<R, Status> {
+        let sender = Sender::of(&request);
+        let (admitted, caller) = (sender.check_operator(), sender.name());
+        match &admitted {
+            // The status is read every few seconds by some tools, and changes nothing.
+            Ok(()) if what == "status" => {}
+            Ok(()) => {
+                tracing::info!(target: "audit", caller, door = "admin", call = what, outcome = "allowed", "audit")
+            }
+            Err(_) => {
+                tracing::warn!(target: "audit", caller, door = "admin", call = what, outcome = "refused", "audit")
+            }
+        }
+        admitted.map(|()| request.into_inner())
+    }
+
     fn accept(&self, call: Option<&Call>) -> Result<(), Status> {
         let wrong = |why: String| Err(Status::failed_precondition(why));
         let call =
             call.ok_or_else(|| Status::invalid_argument("call: missing; every admin request begins with one"))?;
-        let me = &self.council.peers.me;
-        let ours = me.data_dir.identity().cluster_id;
+        let local = &self.membership.peers.local;
+        let ours = local.data_dir.identity().cluster_id;
         if call.protocol != PROTOCOL {
             let theirs = call.protocol;
-            return wrong(format!("the call speaks admin protocol {theirs}, node {} speaks {PROTOCOL}", me.node));
+            return wrong(format!("the call speaks admin protocol {theirs}, node {} speaks {PROTOCOL}", local.node));
         }
-        if call.group != GROUP {
-            return wrong(format!("the call is for group {}, node {} serves {GROUP}", call.group, me.node));
+        if call.group != RAFT_GROUP {
+            return wrong(format!("the call is for group {}, node {} serves {RAFT_GROUP}", call.group, local.node));
         }
         if !call.cluster_id.is_empty() && call.cluster_id != ours {
-            return wrong(format!("the call is for cluster {}, node {} belongs to {ours:?}", call.cluster_id, me.node));
+            return wrong(format!(
+                "the call is for cluster {}, node {} belongs to {ours:?}",
+                call.cluster_id, local.node
+            ));
         }
-        if call.node != 0 && call.node != me.node {
-            return wrong(format!("the call is for node {}, but node {} listens here", call.node, me.node));
+        if call.node != 0 && call.node != local.node {
+            return wrong(format!("the call is for node {}, but node {} listens here", call.node, local.node));
         }
         Ok(())
     }
 
-    /// A way to the leader, when that is another node.
-    fn elsewhere(&self, call: Option<&Call>) -> Result<Option<(AdminClient<tonic::transport::Channel>, Call)>, Status> {
+    /// A client of the leader, if that is another node.
+    fn other_leader(
+        &self,
+        call: Option<&Call>,
+    ) -> Result<Option<(AdminClient<tonic::transport::Channel>, Call)>, Status> {
         self.accept(call)?;
-        let leader = Leader::of(&self.council.raft);
+        let leader = Leader::of(&self.membership.raft);
         let leader = leader.ok_or_else(|| Status::unavailable("the cluster has no leader at the moment; retry"))?;
-        if leader.node == self.council.peers.me.node {
+        if leader.node == self.membership.peers.local.node {
             return Ok(None);
         }
         if call.is_some_and(|call| call.forwarded) {
             return Err(Status::unavailable(format!("leadership moved to node {}; retry", leader.node)));
         }
-        let client = self.council.peers.channels.admin(&leader.peer.address).map_err(Status::unavailable)?;
-        let cluster_id = self.council.peers.me.data_dir.identity().cluster_id;
-        Ok(Some((client, Call { protocol: PROTOCOL, cluster_id, group: GROUP, node: leader.node, forwarded: true })))
+        let client = self
+            .membership
+            .peers
+            .channels
+            .admin(&leader.peer.address)
+            .map_err(|error| Status::unavailable(error.to_string()))?;
+        let cluster_id = self.membership.peers.local.data_dir.identity().cluster_id;
+        Ok(Some((
+            client,
+            Call { protocol: PROTOCOL, cluster_id, group: RAFT_GROUP, node: leader.node, forwarded: true },
+        )))
     }
 
     fn changed(&self) -> ChangeResponse {
-        let metrics = self.council.metrics();
+        let metrics = self.membership.metrics();
         ChangeResponse { leader: metrics.current_leader.unwrap_or(0), members: members(&metrics) }
     }
 
     fn status_now(&self) -> Result<StatusResponse, Status> {
-        let metrics = self.council.metrics();
-        let identity = self.council.peers.me.data_dir.identity();
-        let mark = self.store.mark().and_then(|mark| super::mark::Mark::of(mark, GROUP));
-        let mark = mark.map_err(|fault| Status::unavailable(fault.0))?;
+        let metrics = self.membership.metrics();
+        let identity = self.membership.peers.local.data_dir.identity();
+        let checkpoint = self.store.checkpoint().and_then(|mark| Checkpoint::of(mark, RAFT_GROUP));
+        let checkpoint = checkpoint.map_err(|fault| Status::unavailable(fault.0))?;
+        let report = (self.describe)();
+        let certificate =
+            |end: CertificateEnd| Certificate { port: end.port.to_owned(), not_after_ms: end.not_after_ms };
         let (role, health, health_reason) = condition(&metrics, identity.cluster_id.is_empty());
         Ok(StatusResponse {
             cluster_id: identity.cluster_id,
@@ -97,14 +137,19 @@ impl AdminService {
             term: metrics.current_term,
             leader: metrics.current_leader.unwrap_or(0),
             last_log: metrics.last_log_index,
-            applied: mark.applied.map(|applied| applied.index),
-            state_hash: format!("{:032x}", mark.state_hash),
+            applied: checkpoint.applied.map(|applied| applied.index),
+            state_hash: format!("{:032x}", checkpoint.state_hash),
             members: members(&metrics),
             health: health as i32,
             health_reason,
             snapshot: self.snapshots.newest().map(|newest| newest.index),
             address: self.peer.address.clone(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
+            sync_us: self.log.sync_time().as_micros() as u64,
+            sync_us_max: self.membership.peers.signs.times.sync_max().as_micros() as u64,
+            client_url: report.client_url,
+            warnings: report.warnings,
+            certificates: report.certificates.into_iter().map(certificate).collect(),
         })
     }
 }
@@ -122,13 +167,13 @@ fn members(metrics: &openraft::RaftMetrics<Types>) -> Vec<Member> {
     membership.nodes().map(member).collect()
 }
 
-/// How a node is: its role, whether it can serve, and what is wrong otherwise.
+/// The role of a node, whether it can serve, and the reason if not.
 pub fn condition(metrics: &openraft::RaftMetrics<Types>, waiting: bool) -> (Role, Health, String) {
     if let Err(fatal) = &metrics.running_state {
         return (Role::Stopped, Health::Failed, fatal.to_string());
     }
     if waiting {
-        return (Role::Waiting, Health::Waiting, "started to join a cluster and not invited yet".to_owned());
+        return (Role::Waiting, Health::Waiting, "waiting for the invitation of a cluster".to_owned());
     }
     let role = match metrics.state {
         ServerState::Leader => Role::Leader,
@@ -148,68 +193,77 @@ pub fn condition(metrics: &openraft::RaftMetrics<Types>, waiting: bool) -> (Role
     }
 }
 
-/// Asks the leader in this node's place.
-async fn pass_on<Answer>(
+/// Waits for the leader's answer to a forwarded call.
+async fn forward<Answer>(
     call: impl Future<Output = Result<Response<Answer>, Status>>,
 ) -> Result<Response<Answer>, Status> {
-    timeout(PASSED_ON_TIMEOUT, call)
+    timeout(FORWARD_TIMEOUT, call)
         .await
-        .unwrap_or_else(|_| Err(Status::deadline_exceeded("the leader does not answer; look at the status")))
+        .unwrap_or_else(|_| Err(Status::deadline_exceeded("the leader does not answer; check the status")))
 }
 
 #[tonic::async_trait]
 impl Admin for AdminService {
     async fn status(&self, request: Request<StatusRequest>) -> Result<Response<StatusResponse>, Status> {
-        self.accept(request.into_inner().call.as_ref())?;
+        self.accept(self.admit("status", request)?.call.as_ref())?;
         Ok(Response::new(self.status_now()?))
     }
 
     async fn init(&self, request: Request<InitRequest>) -> Result<Response<StatusResponse>, Status> {
-        self.accept(request.into_inner().call.as_ref())?;
-        let me = &self.council.peers.me;
-        let ours = me.data_dir.identity().cluster_id;
+        self.accept(self.admit("init", request)?.call.as_ref())?;
+        let local = &self.membership.peers.local;
+        let ours = local.data_dir.identity().cluster_id;
         if !ours.is_empty() {
-            return Err(Status::failed_precondition(format!("node {} belongs to cluster {ours} already", me.node)));
+            return Err(Status::failed_precondition(format!("node {} belongs to cluster {ours} already", local.node)));
         }
-        // An earlier call may have been cut off after the first step.
-        let raft = &self.council.raft;
+        // An earlier call may have been interrupted after the first step.
+        let raft = &self.membership.raft;
         if !raft.is_initialized().await.map_err(|fatal| Status::unavailable(fatal.to_string()))? {
-            let founded = raft.initialize(BTreeMap::from([(me.node, self.peer.clone())])).await;
+            let founded = raft.initialize(BTreeMap::from([(local.node, self.peer.clone())])).await;
             founded.map_err(|error| Status::failed_precondition(error.to_string()))?;
         }
-        me.data_dir.join(&identity::random_id()).map_err(Status::failed_precondition)?;
+        local.data_dir.join(&identity::random_id()).map_err(|error| Status::failed_precondition(error.to_string()))?;
         if let Some(on_cluster) = &self.on_cluster {
-            on_cluster(&me.data_dir.identity().cluster_id);
+            on_cluster(&local.data_dir.identity().cluster_id);
         }
-        let leads = raft.wait(Some(PASSED_ON_TIMEOUT)).current_leader(me.node, "the founder leads").await;
+        let leads = raft.wait(Some(FORWARD_TIMEOUT)).current_leader(local.node, "the founder leads").await;
         leads.map_err(|error| Status::unavailable(error.to_string()))?;
         Ok(Response::new(self.status_now()?))
     }
 
     async fn add_learner(&self, request: Request<AddLearnerRequest>) -> Result<Response<ChangeResponse>, Status> {
-        let request = request.into_inner();
-        if let Some((mut leader, call)) = self.elsewhere(request.call.as_ref())? {
-            return pass_on(leader.add_learner(AddLearnerRequest { call: Some(call), ..request })).await;
+        let request = self.admit("add-learner", request)?;
+        if let Some((mut leader, call)) = self.other_leader(request.call.as_ref())? {
+            return forward(leader.add_learner(AddLearnerRequest { call: Some(call), ..request })).await;
         }
-        self.council.add_learner(request.node, &request.address).await?;
+        self.membership.add_learner(request.node, &request.address).await?;
         Ok(Response::new(self.changed()))
     }
 
     async fn promote(&self, request: Request<PromoteRequest>) -> Result<Response<ChangeResponse>, Status> {
-        let request = request.into_inner();
-        if let Some((mut leader, call)) = self.elsewhere(request.call.as_ref())? {
-            return pass_on(leader.promote(PromoteRequest { call: Some(call), ..request })).await;
+        let request = self.admit("promote", request)?;
+        if let Some((mut leader, call)) = self.other_leader(request.call.as_ref())? {
+            return forward(leader.promote(PromoteRequest { call: Some(call), ..request })).await;
         }
-        self.council.promote(request.node).await?;
+        self.membership.promote(request.node).await?;
+        Ok(Response::new(self.changed()))
+    }
+
+    async fn update_member(&self, request: Request<UpdateMemberRequest>) -> Result<Response<ChangeResponse>, Status> {
+        let request = self.admit("update-member", request)?;
+        if let Some((mut leader, call)) = self.other_leader(request.call.as_ref())? {
+            return forward(leader.update_member(UpdateMemberRequest { call: Some(call), ..request })).await;
+        }
+        self.membership.update_member(request.node, &request.address).await?;
         Ok(Response::new(self.changed()))
     }
 
     async fn remove(&self, request: Request<RemoveRequest>) -> Result<Response<ChangeResponse>, Status> {
-        let request = request.into_inner();
-        if let Some((mut leader, call)) = self.elsewhere(request.call.as_ref())? {
-            return pass_on(leader.remove(RemoveRequest { call: Some(call), ..request })).await;
+        let request = self.admit("remove", request)?;
+        if let Some((mut leader, call)) = self.other_leader(request.call.as_ref())? {
+            return forward(leader.remove(RemoveRequest { call: Some(call), ..request })).await;
         }
-        self.council.remove(request.node, request.force).await?;
+        self.membership.remove(request.node, request.force).await?;
         Ok(Response::new(self.changed()))
     }
 
@@ -217,23 +271,23 @@ impl Admin for AdminService {
         &self,
         request: Request<TransferLeaderRequest>,
     ) -> Result<Response<ChangeResponse>, Status> {
-        let request = request.into_inner();
-        if let Some((mut leader, call)) = self.elsewhere(request.call.as_ref())? {
-            return pass_on(leader.transfer_leader(TransferLeaderRequest { call: Some(call), ..request })).await;
+        let request = self.admit("transfer-leader", request)?;
+        if let Some((mut leader, call)) = self.other_leader(request.call.as_ref())? {
+            return forward(leader.transfer_leader(TransferLeaderRequest { call: Some(call), ..request })).await;
         }
-        self.council.transfer(request.to).await?;
+        self.membership.transfer(request.to).await?;
         Ok(Response::new(self.changed()))
     }
 
     async fn snapshot(&self, request: Request<SnapshotRequest>) -> Result<Response<SnapshotResponse>, Status> {
-        self.accept(request.into_inner().call.as_ref())?;
+        self.accept(self.admit("snapshot", request)?.call.as_ref())?;
         let index = |id: &Option<super::types::LogId>| id.as_ref().map(|id| id.index);
-        let before = self.council.metrics();
+        let before = self.membership.metrics();
         let (had, applied) = (index(&before.snapshot), index(&before.last_applied));
         let Some(applied) = applied else {
             return Err(Status::failed_precondition("there is nothing to take a snapshot of yet"));
         };
-        let raft = &self.council.raft;
+        let raft = &self.membership.raft;
         raft.trigger().snapshot().await.map_err(|fatal| Status::unavailable(fatal.to_string()))?;
         let built = |metrics: &openraft::RaftMetrics<Types>| {
             let now = index(&metrics.snapshot);

@@ -1,5 +1,5 @@
 //! Owns: the order of effects of one entry: apply → commit → reply → publish. The only writer of the state.
-//! Never: decide anything (the machine does), wait for a subscriber.
+//! Never: decide anything (the machine does), or wait for a subscriber.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -8,46 +8,52 @@ use tokio::sync::watch;
 use tracing::info;
 
 use super::chain;
-use super::mark::Mark;
+use super::checkpoint::Checkpoint;
+use super::cluster_clock::ClusterClock;
 use super::types::Reply;
 use crate::events::{Committed, EventSink};
-use crate::machine;
+use crate::machine::change::Change;
+use crate::machine::event::Event;
 use crate::machine::ids::{FeedPlace, Position};
 use crate::machine::refusal::Fault;
+use crate::machine::{self, Outcome};
 use crate::planted::{self, Bug};
+use crate::storage::log::command::Order;
 use crate::storage::log::record::{Entry, Payload};
-use crate::storage::{Store, look};
+use crate::storage::state::Encoded;
+use crate::storage::{Store, with_view};
 
-/// Carries out entries, one after the other.
+/// Applies entries in log order.
 pub struct Applier {
     store: Arc<dyn Store>,
     sink: Arc<dyn EventSink>,
-    mark: Mark,
-    /// How many entries are applied: the index after the last one.
-    applied: watch::Sender<u64>,
-    catching_up: Option<CatchingUp>,
-    scratch: Vec<u8>,
-    /// Only openraft's own tests of a state machine leave entries out.
+    checkpoint: Checkpoint,
+    /// The index after the last applied entry.
+    next_index: watch::Sender<u64>,
+    clock: Arc<ClusterClock>,
+    replay: Option<Replay>,
+    /// False only in openraft's own test suite, which leaves out entries.
     gapless: bool,
-    /// Nothing was applied yet on top of what was there at the start; only a planted bug looks at it.
+    /// Nothing was applied since the start, on top of a state that was there. Read only by a planted bug.
     restarted: bool,
 }
 
-/// A long replay says how far it is.
-struct CatchingUp {
+/// The replay of the log after a start, for its progress messages.
+struct Replay {
     from: u64,
     until: u64,
-    said: Instant,
+    reported: Instant,
 }
 
-const SAY_EVERY: Duration = Duration::from_secs(1);
+const REPORT_EVERY: Duration = Duration::from_secs(1);
 
 impl Applier {
     pub fn new(store: Arc<dyn Store>, sink: Arc<dyn EventSink>, group: u32) -> Result<Applier, Fault> {
-        let mark = Mark::of(store.mark()?, group)?;
-        let applied = watch::Sender::new(next_index(&mark));
-        let restarted = mark.applied.is_some();
-        Ok(Applier { store, sink, mark, applied, catching_up: None, scratch: Vec::new(), gapless: true, restarted })
+        let checkpoint = Checkpoint::of(store.checkpoint()?, group)?;
+        let next_index = watch::Sender::new(checkpoint.next_index());
+        let restarted = checkpoint.applied.is_some();
+        let clock = Arc::new(ClusterClock::new(with_view(&*store, |view| view.clock_ms())?));
+        Ok(Applier { store, sink, checkpoint, next_index, clock, replay: None, gapless: true, restarted })
     }
 
     #[cfg(test)]
@@ -55,95 +61,107 @@ impl Applier {
         Applier { gapless: false, ..self }
     }
 
-    pub fn mark(&self) -> &Mark {
-        &self.mark
+    pub fn checkpoint(&self) -> &Checkpoint {
+        &self.checkpoint
     }
 
     pub fn store(&self) -> &Arc<dyn Store> {
         &self.store
     }
 
-    /// Tells how many entries are applied.
-    pub fn progress(&self) -> watch::Receiver<u64> {
-        self.applied.subscribe()
+    /// Watches the index after the last applied entry.
+    pub fn watch_next_index(&self) -> watch::Receiver<u64> {
+        self.next_index.subscribe()
     }
 
-    /// Reports how far the replay of the entries below `until` is.
-    pub fn catch_up(&mut self, until: u64) {
-        let from = next_index(&self.mark);
+    /// The time of the cluster, by what is applied here.
+    pub fn clock(&self) -> Arc<ClusterClock> {
+        self.clock.clone()
+    }
+
+    /// Logs the progress of applying the entries below `until`.
+    pub fn report_replay(&mut self, until: u64) {
+        let from = self.checkpoint.next_index();
         if until > from {
             info!(entries = until - from, "replaying the log into the state");
-            self.catching_up = Some(CatchingUp { from, until, said: Instant::now() });
+            self.replay = Some(Replay { from, until, reported: Instant::now() });
         }
     }
 
-    /// The state was replaced from outside: go on from its mark.
+    /// Continues from the checkpoint of a state that was replaced by a snapshot.
     pub fn resume(&mut self) -> Result<(), Fault> {
-        self.mark = Mark::of(self.store.mark()?, self.mark.group)?;
-        self.applied.send_replace(next_index(&self.mark));
-        // What happened between is in the new state's feed, and was never published here.
-        let newest = look(&*self.store, |view| view.feed_edge())?.newest;
+        self.checkpoint = Checkpoint::of(self.store.checkpoint()?, self.checkpoint.group)?;
+        self.next_index.send_replace(self.checkpoint.next_index());
+        // The events in between are in the feed of the new state. They were never published on this node.
+        let newest = with_view(&*self.store, |view| view.feed_edge())?.newest;
+        self.clock.applied(with_view(&*self.store, |view| view.clock_ms())?);
         let newest = newest.unwrap_or(FeedPlace { index: 0, ordinal: 0 });
-        self.sink.jumped(newest.in_group(self.mark.group));
+        self.sink.jumped(newest.in_group(self.checkpoint.group));
         Ok(())
     }
 
-    /// Carries out one entry. `reply` is called as soon as it counts, before anyone else learns of it.
-    pub fn carry_out(&mut self, entry: &Entry, reply: impl FnOnce(Reply)) -> Result<(), Fault> {
+    /// Applies one entry. Calls `reply` after the commit and before events are published.
+    pub fn apply(&mut self, entry: &Entry, reply: impl FnOnce(Reply)) -> Result<(), Fault> {
         let index = entry.index();
-        if self.gapless && index != next_index(&self.mark) {
-            let next = next_index(&self.mark);
+        let next = self.checkpoint.next_index();
+        if self.gapless && index != next {
             return Err(Fault(format!("entry {index} was to be applied where entry {next} is next")));
         }
-        // 1. Apply: the machine decides. Consensus' own entries change nothing but the mark.
+        // 1. Apply: the machine decides. Blank and membership entries change only the checkpoint.
         let (answer, changes, events) = match &entry.payload {
             Payload::Command(order) => {
-                let mut outcome = look(&*self.store, |view| machine::apply(view, order.stamped()))?;
-                machine::feed::record(index, &mut outcome);
                 if planted::has(Bug::ApplyTwiceAfterRestart) && std::mem::take(&mut self.restarted) {
-                    self.store.commit(&outcome.changes, self.mark.print())?;
-                    outcome = look(&*self.store, |view| machine::apply(view, order.stamped()))?;
-                    machine::feed::record(index, &mut outcome);
+                    self.store.commit(&self.decide(index, order)?.changes, self.checkpoint.encode())?;
                 }
+                let outcome = self.decide(index, order)?;
                 (Reply::Answered(outcome.answer), outcome.changes, outcome.events)
             }
             Payload::Blank => (Reply::Nothing, Vec::new(), Vec::new()),
             Payload::Membership(membership) => {
-                self.mark.membership = membership.clone();
-                self.mark.membership_at = Some(entry.id);
+                self.checkpoint.membership = membership.clone();
+                self.checkpoint.membership_at = Some(entry.id);
                 (Reply::Nothing, Vec::new(), Vec::new())
             }
         };
-        // 2. Commit: changes and mark together.
-        self.mark.applied = Some(entry.id);
-        self.mark.state_hash = chain::link(self.mark.state_hash, index, &changes, &mut self.scratch);
-        self.store.commit(&changes, self.mark.print())?;
-        self.applied.send_replace(index + 1);
+        // 2. Commit: changes and checkpoint together.
+        self.checkpoint.applied = Some(entry.id);
+        let encoded = Encoded::new(&changes);
+        self.checkpoint.state_hash = chain::link(self.checkpoint.state_hash, index, &encoded);
+        self.store.commit_encoded(&encoded, self.checkpoint.encode())?;
+        self.next_index.send_replace(index + 1);
+        if let Some(clock_ms) = changes.iter().rev().find_map(Change::clock_ms) {
+            self.clock.applied(clock_ms);
+        }
         // 3. Reply.
         reply(answer);
         // 4. Publish.
         if !events.is_empty() {
-            let group = self.mark.group;
-            let place = |ordinal| Position { group, index, ordinal };
-            let committed = (0..).zip(events).map(|(ordinal, event)| Arc::new(Committed::new(place(ordinal), event)));
-            self.sink.publish(committed.collect());
+            self.sink.publish(committed(self.checkpoint.group, index, events));
         }
-        self.say(index);
+        self.report(index);
         Ok(())
     }
 
-    fn say(&mut self, index: u64) {
-        let Some(CatchingUp { from, until, said }) = &mut self.catching_up else { return };
+    fn decide(&self, index: u64, order: &Order) -> Result<Outcome, Fault> {
+        let mut outcome = with_view(&*self.store, |view| machine::apply(view, order.stamped()))?;
+        machine::feed_record::record_events(index, &mut outcome);
+        Ok(outcome)
+    }
+
+    fn report(&mut self, index: u64) {
+        let Some(Replay { from, until, reported }) = &mut self.replay else { return };
         if index + 1 >= *until {
-            info!(entries = *until - *from, "the state is replayed");
-            self.catching_up = None;
-        } else if said.elapsed() >= SAY_EVERY {
+            info!(entries = *until - *from, "the log is replayed");
+            self.replay = None;
+        } else if reported.elapsed() >= REPORT_EVERY {
             info!(done = index + 1 - *from, of = *until - *from, "replaying the log into the state");
-            *said = Instant::now();
+            *reported = Instant::now();
         }
     }
 }
 
-fn next_index(mark: &Mark) -> u64 {
-    mark.applied.map_or(0, |applied| applied.index + 1)
+/// The events of one entry with their positions.
+pub fn committed(group: u32, index: u64, events: Vec<Event>) -> Vec<Arc<Committed>> {
+    let position = |ordinal| Position { group, index, ordinal };
+    (0..).zip(events).map(|(ordinal, event)| Arc::new(Committed::new(position(ordinal), event))).collect()
 }

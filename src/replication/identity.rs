@@ -1,14 +1,16 @@
-//! Owns: who a data directory belongs to (`identity`: cluster, node, instance, format), and that one process uses it at
-//! a time. Never: what else is in it.
+//! Owns: the identity of a data directory (file `identity`: cluster, node, instance, format), and its lock: one process
+//! uses it at a time.
+//! Never: the other content of the directory.
 
+use std::fmt;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde::{Deserialize, Serialize};
 use tracing::info;
 
-use super::replica::StartError;
-use crate::storage::disk::{Disk, Hold, read_whole, write_whole};
+use crate::storage::disk::{Disk, Lock, read_whole, write_whole};
 
 /// The layout of the directory as a whole: `identity`, `log/`, `snapshots/`, `state/`.
 const FORMAT: u32 = 1;
@@ -17,49 +19,108 @@ const FILE: &str = "identity";
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Identity {
     pub format: u32,
-    /// Random, given once to the first node of a cluster and taken over by every node that joins. Empty while the
-    /// node waits to be invited.
+    /// Random, minted by the first node of a cluster and adopted by every node that joins. Empty while the node waits
+    /// for an invitation.
     pub cluster_id: String,
     pub node_id: u64,
-    /// Random, given with the directory: the same node with another disk has another.
+    /// Random, minted with the directory: the same node with another disk has another instance.
     #[serde(default)]
     pub instance: String,
-    /// It was begun to join a cluster: it never founds one by itself.
+    /// The directory was created to join a cluster: it never founds one.
     #[serde(default)]
     pub joins: bool,
 }
 
-/// What an empty directory is to become.
+/// The use of an empty directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Purpose {
     /// The first member of a new cluster.
     Found,
-    /// A member of whichever cluster invites it.
+    /// A member of the cluster that invites it.
     Join,
 }
 
-/// A data directory that this process holds.
+/// Why a data directory cannot be used, or cannot join a cluster.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum IdentityError {
+    /// The file system refused; `why` is its message.
+    Disk {
+        kind: io::ErrorKind,
+        why: String,
+    },
+    Unreadable(String),
+    OtherFormat(u32),
+    /// The file does not match its checksum.
+    Damaged,
+    OtherNode {
+        theirs: u64,
+        ours: u64,
+    },
+    /// A log or snapshots without an identity: this node's votes would be given twice.
+    NoIdentity {
+        found: String,
+    },
+    EmptyClusterId,
+    OtherCluster {
+        node: u64,
+        ours: String,
+        theirs: String,
+    },
+}
+
+impl fmt::Display for IdentityError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            IdentityError::Disk { why, .. } => f.write_str(why),
+            IdentityError::Unreadable(why) => write!(f, "its file {FILE} cannot be read: {why}"),
+            IdentityError::OtherFormat(format) => {
+                write!(f, "it has data format {format}; this build reads format {FORMAT}")
+            }
+            IdentityError::Damaged => {
+                write!(f, "its file {FILE} is damaged: its checksum does not match. Restore that file")
+            }
+            IdentityError::OtherNode { theirs, ours } => {
+                write!(f, "it belongs to node {theirs}, not to node {ours}: set node_id to {theirs}")
+            }
+            IdentityError::NoIdentity { found } => {
+                write!(f, "it holds {found}/ but no file {FILE}: restore that file, or choose an empty directory")
+            }
+            IdentityError::EmptyClusterId => f.write_str("the cluster id is empty"),
+            IdentityError::OtherCluster { node, ours, theirs } => {
+                write!(f, "node {node} belongs to cluster {ours}, not to cluster {theirs}")
+            }
+        }
+    }
+}
+
+impl std::error::Error for IdentityError {}
+
+impl From<io::Error> for IdentityError {
+    fn from(error: io::Error) -> IdentityError {
+        IdentityError::Disk { kind: error.kind(), why: error.to_string() }
+    }
+}
+
+/// A data directory that this process has locked.
 pub struct DataDir {
     path: PathBuf,
     disk: Arc<dyn Disk>,
     identity: Mutex<Identity>,
-    _hold: Hold,
+    _hold: Lock,
 }
 
 impl DataDir {
-    /// Takes hold of a directory and finds out whose it is; an empty one becomes ours.
-    pub fn open(disk: &Arc<dyn Disk>, path: &Path, node_id: u64, purpose: Purpose) -> Result<DataDir, StartError> {
-        let wrong = |why: String| StartError::DataDir { path: path.to_owned(), why };
-        disk.create_dir(path).map_err(|error| wrong(error.to_string()))?;
-        let hold = disk.hold(path).map_err(|error| wrong(error.to_string()))?;
-        let content = read_whole(&**disk, &path.join(FILE)).map_err(|error| wrong(error.to_string()))?;
-        let mut identity = match content {
-            Some(content) => read(&content, node_id).map_err(wrong)?,
-            None => begin(&**disk, path, node_id, purpose).map_err(wrong)?,
+    /// Locks a directory and reads its identity. An empty directory gets a new one.
+    pub fn open(disk: &Arc<dyn Disk>, path: &Path, node_id: u64, purpose: Purpose) -> Result<DataDir, IdentityError> {
+        disk.create_dir(path)?;
+        let hold = disk.lock(path)?;
+        let mut identity = match read_whole(&**disk, &path.join(FILE))? {
+            Some(content) => read(&content, node_id)?,
+            None => begin(&**disk, path, node_id, purpose)?,
         };
         if identity.instance.is_empty() {
             identity.instance = random_id();
-            write(&**disk, path, &identity).map_err(wrong)?;
+            write(&**disk, path, &identity)?;
             let Identity { cluster_id, instance, .. } = &identity;
             info!(cluster = cluster_id, node = node_id, instance, dir = %path.display(), "a new data directory");
         }
@@ -70,22 +131,22 @@ impl DataDir {
         self.lock().clone()
     }
 
-    /// Makes the directory part of a cluster, durably. One that belongs to another cluster refuses, with the reason.
-    pub fn join(&self, cluster_id: &str) -> Result<(), String> {
+    /// Makes the directory part of a cluster, durably. Fails if it belongs to another cluster.
+    pub fn join(&self, cluster_id: &str) -> Result<(), IdentityError> {
         let mut identity = self.lock();
         if cluster_id.is_empty() {
-            return Err("the cluster id is empty".to_owned());
+            return Err(IdentityError::EmptyClusterId);
         }
         if identity.cluster_id == cluster_id {
             return Ok(());
         }
         if !identity.cluster_id.is_empty() {
-            let (node, ours) = (identity.node_id, &identity.cluster_id);
-            return Err(format!("node {node} belongs to cluster {ours}, not to cluster {cluster_id}"));
+            let (node, ours) = (identity.node_id, identity.cluster_id.clone());
+            return Err(IdentityError::OtherCluster { node, ours, theirs: cluster_id.to_owned() });
         }
         let joined = Identity { cluster_id: cluster_id.to_owned(), ..identity.clone() };
         write(&*self.disk, &self.path, &joined)?;
-        info!(cluster = cluster_id, node = joined.node_id, "this node belongs to a cluster now");
+        info!(cluster = cluster_id, node = joined.node_id, "this node joined a cluster");
         *identity = joined;
         Ok(())
     }
@@ -103,7 +164,7 @@ impl DataDir {
     }
 }
 
-/// Where the state of a data directory lies. It can be rebuilt from the rest at any time.
+/// The state of a data directory. It can be rebuilt from the rest at any time.
 pub fn state_dir(data_dir: &Path) -> PathBuf {
     data_dir.join("state")
 }
@@ -112,7 +173,7 @@ pub fn random_id() -> String {
     uuid::Uuid::new_v4().to_string()
 }
 
-/// The file: the identity and a checksum of it, so that a damaged name is never taken for another one.
+/// The file: the identity and its checksum, so that a damaged identity is never taken for another one.
 #[derive(Serialize, Deserialize)]
 struct Filed {
     #[serde(flatten)]
@@ -121,45 +182,44 @@ struct Filed {
     checksum: Option<String>,
 }
 
-fn checksum(identity: &Identity) -> Result<String, String> {
-    let bytes = serde_json::to_vec(identity).map_err(|error| error.to_string())?;
+fn checksum(identity: &Identity) -> Result<String, IdentityError> {
+    let bytes = serde_json::to_vec(identity).map_err(io::Error::from)?;
     Ok(format!("{:08x}", crc32fast::hash(&bytes)))
 }
 
-fn write(disk: &dyn Disk, path: &Path, identity: &Identity) -> Result<(), String> {
+fn write(disk: &dyn Disk, path: &Path, identity: &Identity) -> Result<(), IdentityError> {
     let filed = Filed { identity: identity.clone(), checksum: Some(checksum(identity)?) };
-    let content = serde_json::to_vec_pretty(&filed).map_err(|error| error.to_string())?;
-    write_whole(disk, &path.join(FILE), &content).map_err(|error| error.to_string())
+    let content = serde_json::to_vec_pretty(&filed).map_err(io::Error::from)?;
+    Ok(write_whole(disk, &path.join(FILE), &content)?)
 }
 
-fn read(content: &[u8], node_id: u64) -> Result<Identity, String> {
+fn read(content: &[u8], node_id: u64) -> Result<Identity, IdentityError> {
     #[derive(Deserialize)]
     struct Format {
         format: u32,
     }
-    let unreadable = |error: serde_json::Error| format!("its file {FILE} cannot be read: {error}");
+    let unreadable = |error: serde_json::Error| IdentityError::Unreadable(error.to_string());
     let Format { format } = serde_json::from_slice(content).map_err(unreadable)?;
     if format != FORMAT {
-        return Err(format!("it has data format {format}; this build reads format {FORMAT}"));
+        return Err(IdentityError::OtherFormat(format));
     }
     let Filed { identity, checksum: written } = serde_json::from_slice(content).map_err(unreadable)?;
     if let Some(written) = written
         && written != checksum(&identity)?
     {
-        return Err(format!("its file {FILE} is damaged: its checksum does not match. Restore that file"));
+        return Err(IdentityError::Damaged);
     }
     if identity.node_id != node_id {
-        let theirs = identity.node_id;
-        return Err(format!("it belongs to node {theirs}, not to node {node_id}: set node_id to {theirs}"));
+        return Err(IdentityError::OtherNode { theirs: identity.node_id, ours: node_id });
     }
     Ok(identity)
 }
 
-/// Begins a directory, unless it holds a log whose identity was lost: its votes must not be given twice.
-fn begin(disk: &dyn Disk, path: &Path, node_id: u64, purpose: Purpose) -> Result<Identity, String> {
-    let names = disk.list(path).map_err(|error| error.to_string())?;
+/// Creates the identity of a directory, unless it holds a log whose identity was lost: no vote may be given twice.
+fn begin(disk: &dyn Disk, path: &Path, node_id: u64, purpose: Purpose) -> Result<Identity, IdentityError> {
+    let names = disk.list(path)?;
     if let Some(name) = names.iter().find(|name| ["log", "snapshots"].contains(&name.as_str())) {
-        return Err(format!("it holds {name}/ but no file {FILE}: restore that file, or choose an empty directory"));
+        return Err(IdentityError::NoIdentity { found: name.clone() });
     }
     let (cluster_id, joins) = match purpose {
         Purpose::Found => (random_id(), false),
@@ -237,7 +297,7 @@ mod tests {
         assert_eq!(waiting.cluster_id, "");
         held.join("c").unwrap();
         held.join("c").unwrap();
-        assert!(held.join("d").unwrap_err().contains("belongs to cluster c, not to cluster d"));
+        assert!(held.join("d").unwrap_err().to_string().contains("belongs to cluster c, not to cluster d"));
         drop(held);
         let again = DataDir::open(&disk, dir.path(), 3, Purpose::Join).unwrap().identity();
         assert_eq!(again, Identity { cluster_id: "c".to_owned(), ..waiting });

@@ -1,4 +1,4 @@
-//! Owns: who leads, as this node knows it, and waiting for that to change.
+//! Owns: the current leader as this node knows it, and waiting for a change of leader.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use tokio::time::timeout;
 use super::replica::Raft;
 use crate::storage::log::record::Peer;
 
-/// The leader of a term. It may have been replaced without this node knowing.
+/// The leader of a term. This node may not know yet that it was replaced.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Leader {
     pub node: u64,
@@ -18,7 +18,7 @@ pub struct Leader {
 
 impl Leader {
     pub fn of(raft: &Raft) -> Option<Leader> {
-        // These change with leader, vote and membership only, not with every entry.
+        // Server metrics change with leader, vote and membership, not with every entry.
         let metrics = raft.server_metrics();
         let metrics = metrics.borrow_watched();
         let node = metrics.current_leader?;
@@ -26,7 +26,7 @@ impl Leader {
         Some(Leader { node, term: metrics.vote.leader_id.term, peer })
     }
 
-    /// Waits until someone else leads than `before`, at most so long.
+    /// Waits until there is another leader than `before`, at most this long.
     pub async fn changed(raft: &Raft, before: &Option<Leader>, at_most: Duration) {
         let mut metrics = raft.server_metrics();
         let waiting = async {
@@ -36,7 +36,7 @@ impl Leader {
                 }
             }
         };
-        // Running out of time is as good as a change: the caller tries again.
+        // A time-out has the same effect as a change: the caller retries.
         let _ = timeout(at_most, waiting).await;
     }
 }

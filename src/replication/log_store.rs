@@ -1,5 +1,6 @@
 //! Owns: openraft's view of our log. `append` returns when entries are queued; the log's writer reports when they are
-//! durable, for many appends at once. Never: hold an entry itself.
+//! durable, for many appends at once.
+//! Never: hold an entry itself.
 
 use std::fmt::Debug;
 use std::io;
@@ -12,9 +13,8 @@ use openraft::storage::{IOFlushed, LogState, RaftLogReader, RaftLogStorage};
 
 use super::types::{self, Entry, LogId, Types, Vote};
 use crate::storage::log::Log;
-use crate::storage::log::record;
 
-/// What one read of the log gives replication or apply at most, in bytes; one entry at least.
+/// The bytes that one read of the log returns at most, to replication or apply. It returns at least one entry.
 const READ_BYTES: usize = 1 << 20;
 
 #[derive(Clone)]
@@ -29,12 +29,10 @@ impl LogStore {
 
     fn read(&self, from: u64, to: u64, bytes_max: usize) -> io::Result<Vec<Entry>> {
         let entries = self.log.read(from, to, bytes_max)?;
-        entries.into_iter().map(translated).collect()
+        let checked = entries.iter().try_for_each(types::check);
+        checked.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
+        Ok(entries)
     }
-}
-
-fn translated(entry: record::Entry) -> io::Result<Entry> {
-    types::entry(entry).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
 }
 
 /// The range as `from..to`.
@@ -65,7 +63,7 @@ impl RaftLogReader<Types> for LogStore {
         self.read(from, to, READ_BYTES)
     }
 
-    /// What apply reads: in pieces, so that a long replay needs no more memory than a short one.
+    /// Read by apply, in pieces, so that a long replay needs no more memory than a short one.
     async fn entries_stream<R>(&mut self, range: R) -> impl Stream<Item = io::Result<Entry>> + OptionalSend
     where
         R: RangeBounds<u64> + Clone + Debug + OptionalSend,
@@ -77,11 +75,11 @@ impl RaftLogReader<Types> for LogStore {
             async move {
                 match piece {
                     Ok(entries) => {
-                        let last = entries.last()?.log_id.index;
+                        let last = entries.last()?.index();
                         let entries: Vec<io::Result<Entry>> = entries.into_iter().map(Ok).collect();
                         Some((stream::iter(entries), last + 1))
                     }
-                    // After an error there is no next piece.
+                    // The stream ends after an error.
                     Err(error) => Some((stream::iter(vec![Err(error)]), to)),
                 }
             }
@@ -107,7 +105,11 @@ impl RaftLogStorage<Types> for LogStore {
     }
 
     async fn save_vote(&mut self, vote: &Vote) -> io::Result<()> {
-        Ok(self.log.save_vote(types::our_vote(vote)).await?)
+        let vote = types::our_vote(vote);
+        if vote.committed && self.log.note_won(vote) {
+            return Ok(());
+        }
+        Ok(self.log.save_vote(vote).await?)
     }
 
     async fn save_committed(&mut self, committed: Option<LogId>) -> io::Result<()> {
@@ -124,9 +126,8 @@ impl RaftLogStorage<Types> for LogStore {
         I: IntoIterator<Item = Entry> + OptionalSend,
         I::IntoIter: OptionalSend,
     {
-        let entries = entries.into_iter().map(types::our_entry).collect();
         let done = Box::new(|outcome: Result<(), _>| callback.io_completed(outcome.map_err(io::Error::from)));
-        Ok(self.log.append(entries, done).await?)
+        Ok(self.log.append(entries.into_iter().collect(), done).await?)
     }
 
     async fn truncate_after(&mut self, last: Option<LogId>) -> io::Result<()> {

@@ -1,5 +1,5 @@
-//! Owns: who belongs to the cluster, changed one step at a time: add, promote, remove, hand over leadership.
-//! Never: move a member's address or disk silently. A node that comes back with another disk is a new node.
+//! Owns: changes of the cluster's membership, one step at a time: add, promote, remove, transfer leadership.
+//! Never: change a member's address or disk silently. A node that returns with another disk is a new node.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -9,39 +9,41 @@ use openraft::errors::{ClientWriteError, RaftError};
 use openraft::{ChangeMembers, Instant as _};
 use tokio::time::timeout;
 use tonic::Status;
-use tracing::info;
+use tracing::{info, warn};
 
 use super::channels::Purpose;
-use super::hop::lost_disk;
 use super::leader::Leader;
+use super::local_node::lost_disk;
 use super::network::Peers;
 use super::replica::Raft;
-use super::types::{Membership, Types};
+use super::types::{LogId, Membership, Types};
 use crate::proto::peer::InviteRequest;
 use crate::storage::log::record::Peer;
 
-/// A change waits for the quorum at most so long; it may still happen afterwards.
+/// The longest wait of a change for the quorum. The change may still happen afterwards.
 const CHANGE_TIMEOUT: Duration = Duration::from_secs(20);
+/// The longest wait for the quorum while an interrupted change is completed. It is tried again afterwards.
+const FINISH_TIMEOUT: Duration = Duration::from_secs(2);
 const INVITE_TIMEOUT: Duration = Duration::from_secs(2);
-/// A learner may become a voter when it lacks no more than this: what a moment of load brings.
+/// A learner may become a voter if it lags by at most this many entries: a moment of load.
 const PROMOTE_LAG_MAX: u64 = 1000;
-const PROMOTE_PATIENCE: Duration = Duration::from_secs(10);
-/// A voter counts as reachable when it was heard of so recently.
+const PROMOTE_TIMEOUT: Duration = Duration::from_secs(10);
+/// A voter counts as reachable if the leader heard from it within this time.
 const HEARD_RECENTLY: Duration = Duration::from_secs(2);
 const TRANSFER_TIMEOUT: Duration = Duration::from_secs(5);
-/// The voter that is to take over may lack an entry that is under way: it is asked again after this.
-const TRANSFER_AGAIN: Duration = Duration::from_millis(100);
+/// The next leader may lack an entry that is in flight, so the transfer is retried after this time.
+const TRANSFER_RETRY: Duration = Duration::from_millis(100);
 
 /// Changes the membership. Only the leader can.
 #[derive(Clone)]
-pub struct Council {
+pub struct MembershipChanges {
     pub raft: Raft,
     pub peers: Peers,
 }
 
 type Metrics = openraft::RaftMetrics<Types>;
 
-impl Council {
+impl MembershipChanges {
     pub fn metrics(&self) -> Metrics {
         self.raft.metrics().borrow_watched().clone()
     }
@@ -50,7 +52,7 @@ impl Council {
         self.metrics().membership_config.membership().clone()
     }
 
-    /// Invites a node and makes it a learner. A known member may only come back with the disk it had.
+    /// Invites a node and makes it a learner. A known member may only return with the disk it had.
     pub async fn add_learner(&self, node: u64, address: &str) -> Result<(), Status> {
         if node == 0 {
             return Err(Status::invalid_argument("node: 0 is no node id, ids begin at 1"));
@@ -75,15 +77,21 @@ impl Council {
             Some(_) => ChangeMembers::SetNodes(BTreeMap::from([(node, peer)])),
         };
         self.change(change, true).await?;
-        info!(node, address, "a node is a member now");
+        info!(node, address, "a node became a member");
         Ok(())
+    }
+
+    /// Records another address of a member. It must answer there with the disk it had.
+    pub async fn update_member(&self, node: u64, address: &str) -> Result<(), Status> {
+        self.member(&self.membership(), node)?;
+        self.add_learner(node, address).await
     }
 
     async fn invite(&self, node: u64, address: &str) -> Result<String, Status> {
         let unreached = |why: &str| Status::unavailable(format!("node {node} at {address} cannot be invited: {why}"));
         let client = self.peers.channels.peer(address, Purpose::Call);
-        let mut client = client.map_err(Status::invalid_argument)?;
-        let request = InviteRequest { hop: Some(self.peers.me.hop(node, &Peer::default())) };
+        let mut client = client.map_err(|error| Status::invalid_argument(error.to_string()))?;
+        let request = InviteRequest { hop: Some(self.peers.local.hop_to(node, &Peer::default())) };
         match timeout(INVITE_TIMEOUT, client.invite(request)).await {
             Ok(Ok(answer)) => Ok(answer.into_inner().instance),
             Ok(Err(status)) if status.code() == tonic::Code::FailedPrecondition => Err(status),
@@ -95,14 +103,14 @@ impl Council {
     pub async fn promote(&self, node: u64) -> Result<(), Status> {
         let membership = self.membership();
         self.member(&membership, node)?;
-        // A change that broke off between its two steps leaves two sets of voters that must both agree, and a set that lacks
-        // this node may lose its quorum without it. The same order once more ends it.
+        // A change that was interrupted between its two steps leaves two sets of voters that must both agree. Promoting the
+        // node again completes such a change.
         let settled = membership.get_joint_config().len() == 1;
         if settled && membership.voter_ids().any(|voter| voter == node) {
             return Ok(());
         }
         let near = |metrics: &Metrics| lag(metrics, node).is_some_and(|lag| lag <= PROMOTE_LAG_MAX);
-        let caught_up = self.raft.wait(Some(PROMOTE_PATIENCE)).metrics(near, "the learner catches up").await;
+        let caught_up = self.raft.wait(Some(PROMOTE_TIMEOUT)).metrics(near, "the learner catches up").await;
         if caught_up.is_err() {
             let behind = lag(&self.metrics(), node).map_or("an unknown number of".to_owned(), |lag| lag.to_string());
             return Err(Status::failed_precondition(format!(
@@ -110,14 +118,14 @@ impl Council {
             )));
         }
         self.change(ChangeMembers::AddVoterIds(BTreeSet::from([node])), true).await?;
-        info!(node, "a node votes now");
+        info!(node, "a node became a voter");
         Ok(())
     }
 
     pub async fn remove(&self, node: u64, force: bool) -> Result<(), Status> {
         let membership = self.membership();
         self.member(&membership, node)?;
-        if node == self.peers.me.node {
+        if node == self.peers.local.node {
             return Err(Status::failed_precondition(format!(
                 "node {node} leads: transfer leadership to another node first, then remove it"
             )));
@@ -131,7 +139,7 @@ impl Council {
             ChangeMembers::RemoveNodes(BTreeSet::from([node]))
         };
         self.change(change, false).await?;
-        info!(node, "a node is no member any more");
+        info!(node, "a node was removed");
         Ok(())
     }
 
@@ -151,12 +159,12 @@ impl Council {
         )))
     }
 
-    /// Hands leadership to a voter (0: the one that is furthest) and returns when it leads.
+    /// Transfers leadership to a voter (0: the most up-to-date one) and returns when it is the leader.
     pub async fn transfer(&self, to: u64) -> Result<u64, Status> {
         let metrics = self.metrics();
         let membership = metrics.membership_config.membership();
         let to = match to {
-            0 => furthest_voter(&metrics)
+            0 => most_recent_voter(&metrics)
                 .ok_or_else(|| Status::failed_precondition("there is no other voter that could lead"))?,
             to => to,
         };
@@ -164,46 +172,46 @@ impl Council {
         if !membership.voter_ids().any(|voter| voter == to) {
             return Err(Status::failed_precondition(format!("node {to} is a learner: promote it first")));
         }
-        let took_over = timeout(TRANSFER_TIMEOUT, self.hand_over(to)).await;
+        let took_over = timeout(TRANSFER_TIMEOUT, self.transfer_until_done(to)).await;
         took_over
             .map_err(|_| Status::unavailable(format!("node {to} did not take over within {TRANSFER_TIMEOUT:?}")))?;
         Ok(to)
     }
 
-    async fn hand_over(&self, to: u64) {
+    async fn transfer_until_done(&self, to: u64) {
         loop {
             let leader = Leader::of(&self.raft);
             if leader.as_ref().is_some_and(|leader| leader.node == to) {
                 return;
             }
-            if leader.as_ref().is_some_and(|leader| leader.node == self.peers.me.node)
+            if leader.as_ref().is_some_and(|leader| leader.node == self.peers.local.node)
                 && self.raft.trigger().transfer_leader(to).await.is_err()
             {
                 return;
             }
-            Leader::changed(&self.raft, &leader, TRANSFER_AGAIN).await;
+            Leader::changed(&self.raft, &leader, TRANSFER_RETRY).await;
         }
     }
 
-    /// Before this node stops: someone else leads, so that nobody has to wait for an election.
-    pub async fn step_aside(&self, within: Duration) {
+    /// Transfers leadership before this node stops, so that clients need not wait for an election.
+    pub async fn step_down(&self, within: Duration) {
         let metrics = self.metrics();
         if metrics.current_leader == Some(metrics.id)
-            && let Some(to) = furthest_voter(&metrics)
+            && let Some(to) = most_recent_voter(&metrics)
         {
-            info!(to, "handing over leadership");
-            // Without it the others notice by themselves, a little later.
-            let _ = timeout(within, self.hand_over(to)).await;
+            info!(to, "transferring leadership");
+            // If it fails, the others elect a leader a little later.
+            let _ = timeout(within, self.transfer_until_done(to)).await;
         }
     }
 
-    /// Makes this node known under the address and disk it has now. Only for a node that leads.
-    pub async fn introduce(&self, me: Peer) -> Result<(), Status> {
-        let node = self.peers.me.node;
-        if self.membership().get_node(&node) == Some(&me) {
+    /// Records the current address and instance of this node. Only the leader can.
+    pub async fn record_own_address(&self, own: Peer) -> Result<(), Status> {
+        let node = self.peers.local.node;
+        if self.membership().get_node(&node) == Some(&own) {
             return Ok(());
         }
-        self.change(ChangeMembers::SetNodes(BTreeMap::from([(node, me)])), true).await
+        self.change(ChangeMembers::SetNodes(BTreeMap::from([(node, own)])), true).await
     }
 
     fn member(&self, membership: &Membership, node: u64) -> Result<(), Status> {
@@ -216,7 +224,7 @@ impl Council {
     async fn change(&self, change: ChangeMembers<u64, Peer>, retain: bool) -> Result<(), Status> {
         match timeout(CHANGE_TIMEOUT, self.raft.change_membership(change, retain)).await {
             Ok(Ok(done)) => {
-                // Whoever asks next must find what was just answered; without a leader here that is another's to show.
+                // The next status of this node must show the change, unless it is no longer the leader.
                 let index = done.log_id.index;
                 let shows = move |metrics: &Metrics| {
                     let at = metrics.membership_config.log_id().as_ref().map(|at| at.index);
@@ -233,13 +241,44 @@ impl Council {
             }
             Ok(Err(error)) => Err(Status::unavailable(error.to_string())),
             Err(_) => Err(Status::deadline_exceeded(format!(
-                "no quorum agreed within {CHANGE_TIMEOUT:?}; it may still happen: look at the status"
+                "no quorum agreed within {CHANGE_TIMEOUT:?}; it may still happen: check the status"
             ))),
         }
     }
 }
 
-/// Entries a member lacks, as the leader knows it.
+/// A change of voters takes two entries: after the first, the old and the new voters must both agree. If the leader is lost
+/// in between, the next one writes the second entry. Until then a majority of the old voters is needed as well, of which
+/// some may be gone for good.
+#[derive(Default)]
+pub struct InterruptedChange {
+    /// The first entry of an unfinished change, as it was at the previous check.
+    joint_since: Option<LogId>,
+}
+
+impl InterruptedChange {
+    /// Called from time to time. A change that is still unfinished at the second call has lost its leader, or its leader
+    /// writes the same entry.
+    pub async fn finish(&mut self, raft: &Raft) {
+        let metrics = raft.metrics().borrow_watched().clone();
+        let change = metrics.membership_config.membership().get_joint_config().clone();
+        let leads = metrics.state.is_leader();
+        let at = (*metrics.membership_config.log_id()).filter(|_| leads && change.len() > 1);
+        let again = at.is_some() && at == self.joint_since;
+        self.joint_since = at;
+        let Some(voters) = change.last().filter(|_| again) else { return };
+        info!(?voters, "completing a change of voters that was interrupted");
+        // Only the removal of a node takes a vote away, and a removed node does not stay a learner.
+        let finished = raft.change_membership(ChangeMembers::ReplaceAllVoters(voters.clone()), false);
+        match timeout(FINISH_TIMEOUT, finished).await {
+            Ok(Ok(_)) => info!("the change of voters is complete"),
+            Ok(Err(error)) => warn!(%error, "the change of voters cannot be completed yet"),
+            Err(_) => warn!("no quorum agrees to complete the change of voters"),
+        }
+    }
+}
+
+/// The entries a member lacks, as far as the leader knows.
 pub fn lag(metrics: &Metrics, node: u64) -> Option<u64> {
     let last = metrics.last_log_index.map_or(0, |last| last + 1);
     if node == metrics.id {
@@ -249,12 +288,12 @@ pub fn lag(metrics: &Metrics, node: u64) -> Option<u64> {
     Some(last.saturating_sub(matched.as_ref().map_or(0, |matched| matched.index + 1)))
 }
 
-/// How long ago the leader heard of a member.
+/// The time since the leader heard from a member.
 pub fn heard(metrics: &Metrics, node: u64) -> Option<Duration> {
     Some(metrics.heartbeat.as_ref()?.get(&node)?.as_ref()?.elapsed())
 }
 
-fn furthest_voter(metrics: &Metrics) -> Option<u64> {
+fn most_recent_voter(metrics: &Metrics) -> Option<u64> {
     let replication = metrics.replication.as_ref()?;
     let voters: BTreeSet<u64> = metrics.membership_config.membership().voter_ids().collect();
     let others = replication.iter().filter(|(node, _)| **node != metrics.id && voters.contains(node));

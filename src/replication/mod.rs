@@ -1,40 +1,50 @@
-//! One log, many nodes: openraft and everything it needs to know of us.
+//! The replicated log: openraft and everything it needs from this project.
 //!
-//! Owns: the translation between openraft's types and ours, the log and the state machine it works on, the way to
-//! peers, and `apply.rs`, the one place that says apply → commit → reply → publish.
-//! May touch: machine, storage, events. Never: mint time or ids, parse a request.
+//! Owns: openraft's types, the log and the state machine it works on, the calls between nodes, one attempt at a
+//! mutation on the leader (`leader_write.rs`) or through it (`forward_batch.rs`), the read index, and `apply.rs`, the
+//! one place that says apply → commit → reply → publish.
+//! May touch: machine, storage, events. Never: stamp anything outside of `leader_write.rs`, or parse a request.
 //!
-//! Nothing of openraft is written to disk or wire: its layouts change from version to version, ours may not.
+//! No layout of openraft is written to disk or wire: openraft's layouts change between versions, ours must not.
 
 pub mod types;
-pub mod mark;
+pub mod checkpoint;
 pub mod chain;
 pub mod apply;
+pub mod threads;
+pub mod cluster_clock;
 pub mod log_store;
 pub mod state_machine;
 pub mod identity;
-pub mod hop;
+pub mod local_node;
 pub mod channels;
+pub mod self_report;
 pub mod wire;
 mod append_stream;
 pub mod network;
+pub mod sender;
 pub mod snapshot_transfer;
 pub mod leader;
-pub mod reads;
-pub mod forward;
+pub mod read_index;
+pub mod attempt;
+pub mod leader_write;
+mod before_commit;
+pub mod forward_batch;
 pub mod peer_service;
+pub mod client_urls;
 pub mod membership;
 pub mod admin_service;
 pub mod listener;
 pub mod recover;
 pub mod housekeeping;
+pub mod elections;
 pub mod replica;
 #[cfg(test)]
 mod suite_test;
 
-/// What a peer or an operator says, for tests that speak as one.
+/// The messages of peers and operators, for tests that act as one.
 #[cfg(test)]
-pub use crate::proto::{admin as admin_words, peer as peer_words};
+pub use crate::proto::{admin as admin_messages, peer as peer_messages};
 
-/// The only Raft group so far. Sessions may be spread over many groups later; positions and files name theirs already.
-pub const GROUP: u32 = 0;
+/// The id of the only Raft group. Positions and files name their group, so that sessions can be spread over more later.
+pub const RAFT_GROUP: u32 = 0;

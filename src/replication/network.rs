@@ -1,6 +1,7 @@
-//! Owns: what openraft says to peers, over gRPC. Every call ends: by its answer, or by its time.
-//! Never: a layout of openraft's on the wire (`wire.rs` translates), nor how a stream of entries is driven (`append_stream.rs`).
+//! Owns: openraft's calls to peers, over gRPC. Every call ends with an answer or a time-out.
+//! Never: a layout of openraft on the wire (`wire.rs` translates), or the stream of entries (`append_stream.rs`).
 
+use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,7 +23,8 @@ use tracing::warn;
 
 use super::append_stream;
 use super::channels::{Channels, Purpose};
-use super::hop::Me;
+use super::elections::Signs;
+use super::local_node::LocalNode;
 use super::snapshot_transfer;
 use super::types::{Types, Vote};
 use super::wire;
@@ -31,33 +33,36 @@ use crate::storage::disk::Disk;
 use crate::storage::log::record::Peer;
 use crate::storage::snapshot::Sealed;
 
-/// Entries may be large and a follower's disk busy; openraft's own time for an append is a heartbeat.
-const APPEND_TIMEOUT: Duration = Duration::from_secs(2);
+/// The most that slow answers stretch the time for a heartbeat.
+const PATIENCE_MAX: u32 = 64;
 
-/// How long to wait before a peer that cannot be reached is tried again, from the first failure on.
+/// The waits between attempts to reach a peer, from the first failure on.
 const RETRY_AFTER_MS: [u64; 5] = [20, 50, 100, 200, 400];
 
-/// The way to all peers.
+/// Reaches all peers.
 #[derive(Clone)]
 pub struct Peers {
-    pub me: Arc<Me>,
+    pub local: Arc<LocalNode>,
     pub channels: Arc<Channels>,
     pub disk: Arc<dyn Disk>,
+    pub signs: Arc<Signs>,
 }
 
-/// The way to one of them.
+/// Reaches one peer.
 pub struct Connection {
     peers: Peers,
     node: u64,
     peer: Peer,
     purpose: Purpose,
-    /// What it said when it last refused, so that it is said once.
-    refused: Option<String>,
+    /// The reason of its last refusal, so that it is logged only once.
+    last_refusal: Option<String>,
+    /// How many times longer than usual a heartbeat may take. Each heartbeat that is not answered in time doubles it.
+    patience: u32,
 }
 
 impl Peers {
     fn connection(&self, node: u64, peer: &Peer, purpose: Purpose) -> Connection {
-        Connection { peers: self.clone(), node, peer: peer.clone(), purpose, refused: None }
+        Connection { peers: self.clone(), node, peer: peer.clone(), purpose, last_refusal: None, patience: 1 }
     }
 }
 
@@ -79,10 +84,10 @@ impl RaftNetworkFactory<Types> for Peers {
 
 impl Connection {
     pub(super) fn hop(&self) -> crate::proto::peer::Hop {
-        self.peers.me.hop(self.node, &self.peer)
+        self.peers.local.hop_to(self.node, &self.peer)
     }
 
-    /// Makes one call within its time. A connection that let it run out is not used again.
+    /// Makes one call.
     async fn call<Answer, Calling>(
         &mut self,
         within: Duration,
@@ -91,49 +96,76 @@ impl Connection {
     where
         Calling: Future<Output = Result<Response<Answer>, Status>>,
     {
-        let client = self.client()?;
+        self.call_on(self.purpose, within, call).await
+    }
+
+    /// Makes one call. A connection on which a call timed out is not used again.
+    async fn call_on<Answer, Calling>(
+        &mut self,
+        purpose: Purpose,
+        within: Duration,
+        call: impl FnOnce(PeerClient<Channel>) -> Calling,
+    ) -> Result<Answer, Unreachable<Types>>
+    where
+        Calling: Future<Output = Result<Response<Answer>, Status>>,
+    {
+        let client = self.client_on(purpose)?;
         match timeout(within, call(client)).await {
             Ok(Ok(answer)) => {
-                self.refused = None;
+                self.accepted();
                 Ok(answer.into_inner())
             }
             Ok(Err(status)) => Err(self.refused(status)),
-            Err(_) => Err(self.hangs(within)),
+            Err(_) => Err(self.timed_out_on(purpose, within)),
         }
     }
 
     pub(super) fn client(&self) -> Result<PeerClient<Channel>, Unreachable<Types>> {
-        let client = self.peers.channels.peer(&self.peer.address, self.purpose);
-        client.map_err(|why| self.unreachable(&why))
+        self.client_on(self.purpose)
     }
 
-    /// Drops a connection that let a call run out of its time.
-    pub(super) fn hangs(&self, within: Duration) -> Unreachable<Types> {
-        self.peers.channels.forget(&self.peer.address, self.purpose);
+    fn client_on(&self, purpose: Purpose) -> Result<PeerClient<Channel>, Unreachable<Types>> {
+        let client = self.peers.channels.peer(&self.peer.address, purpose);
+        client.map_err(|error| self.unreachable(&error))
+    }
+
+    /// The time for an answer to entries. They may be large and a follower's disk busy, so this is longer than openraft's
+    /// own limit, which is one heartbeat.
+    pub(super) fn answer_within(&self) -> Duration {
+        self.peers.signs.peer_timeout
+    }
+
+    /// Drops a connection on which a call timed out.
+    pub(super) fn timed_out(&self, within: Duration) -> Unreachable<Types> {
+        self.timed_out_on(self.purpose, within)
+    }
+
+    fn timed_out_on(&self, purpose: Purpose, within: Duration) -> Unreachable<Types> {
+        self.peers.channels.forget(&self.peer.address, purpose);
         self.unreachable(&format!("no answer within {within:?}"))
     }
 
-    /// It takes what it is sent: another refusal would be news again.
-    pub(super) fn is_understood(&mut self) {
-        self.refused = None;
+    /// The peer accepted a call, so that its next refusal is logged.
+    pub(super) fn accepted(&mut self) {
+        self.last_refusal = None;
     }
 
     pub(super) fn refused(&mut self, status: Status) -> Unreachable<Types> {
         let why = status.message().to_owned();
         let needs_operator = matches!(status.code(), Code::FailedPrecondition | Code::InvalidArgument | Code::DataLoss);
-        if needs_operator && self.refused.as_ref() != Some(&why) {
+        if needs_operator && self.last_refusal.as_ref() != Some(&why) {
             warn!(node = self.node, address = self.peer.address, why, "a peer refuses this node");
-            self.refused = Some(why.clone());
+            self.last_refusal = Some(why.clone());
         }
         self.unreachable(&why)
     }
 
-    pub(super) fn unreachable(&self, why: &str) -> Unreachable<Types> {
+    pub(super) fn unreachable(&self, why: &dyn fmt::Display) -> Unreachable<Types> {
         Unreachable::from_string(format!("node {} at {:?}: {why}", self.node, self.peer.address))
     }
 
-    fn understood<T>(&self, answer: Result<T, Status>) -> Result<T, Unreachable<Types>> {
-        answer.map_err(|status| self.unreachable(status.message()))
+    fn decoded<T>(&self, answer: Result<T, Status>) -> Result<T, Unreachable<Types>> {
+        answer.map_err(|status| self.unreachable(&status.message()))
     }
 }
 
@@ -145,10 +177,15 @@ impl RaftNetworkV2<Types> for Connection {
         request: AppendEntriesRequest<Types>,
         option: RPCOption,
     ) -> Result<AppendEntriesResponse<Types>, RPCError<Types>> {
-        let within = if request.entries.is_empty() { option.soft_ttl() } else { option.soft_ttl().max(APPEND_TIMEOUT) };
-        let request = wire::spell_append(Some(self.hop()), request);
-        let answer = self.call(within, |mut client| async move { client.append(request).await }).await?;
-        Ok(self.understood(wire::appended(answer))?)
+        let within = match request.entries.is_empty() {
+            true => (option.soft_ttl() * self.patience).min(self.answer_within()),
+            false => option.soft_ttl().max(self.answer_within()),
+        };
+        let request = wire::append_to_proto(Some(self.hop()), request);
+        let answer = self.call(within, |mut client| async move { client.append(request).await }).await;
+        // A follower answers when its disk has what came before. On a slow disk that takes longer than a heartbeat.
+        self.patience = if answer.is_ok() { (self.patience / 2).max(1) } else { (self.patience * 2).min(PATIENCE_MAX) };
+        Ok(self.decoded(wire::appended_from_proto(answer?))?)
     }
 
     fn stream_append<'s, S>(
@@ -167,9 +204,12 @@ impl RaftNetworkV2<Types> for Connection {
         request: VoteRequest<Types>,
         option: RPCOption,
     ) -> Result<VoteResponse<Types>, RPCError<Types>> {
-        let request = wire::spell_vote_request(self.hop(), &request);
-        let answer = self.call(option.soft_ttl(), |mut client| async move { client.vote(request).await }).await?;
-        Ok(self.understood(wire::vote_response(answer))?)
+        let request = wire::vote_request_to_proto(self.hop(), &request);
+        let within = self.peers.signs.vote_request_max().min(option.soft_ttl());
+        // Votes never wait behind entries.
+        let call = self.call_on(Purpose::Heartbeat, within, |mut client| async move { client.vote(request).await });
+        let answer = call.await?;
+        Ok(self.decoded(wire::vote_response_from_proto(answer))?)
     }
 
     async fn pre_vote(
@@ -177,9 +217,12 @@ impl RaftNetworkV2<Types> for Connection {
         request: VoteRequest<Types>,
         option: RPCOption,
     ) -> Result<VoteResponse<Types>, RPCError<Types>> {
-        let request = wire::spell_vote_request(self.hop(), &request);
-        let answer = self.call(option.soft_ttl(), |mut client| async move { client.pre_vote(request).await }).await?;
-        Ok(self.understood(wire::vote_response(answer))?)
+        let request = wire::vote_request_to_proto(self.hop(), &request);
+        let within = self.peers.signs.vote_request_max().min(option.soft_ttl());
+        // Votes never wait behind entries.
+        let call = self.call_on(Purpose::Heartbeat, within, |mut client| async move { client.pre_vote(request).await });
+        let answer = call.await?;
+        Ok(self.decoded(wire::vote_response_from_proto(answer))?)
     }
 
     async fn full_snapshot(
@@ -190,14 +233,14 @@ impl RaftNetworkV2<Types> for Connection {
         option: RPCOption,
     ) -> Result<SnapshotResponse<Types>, StreamingError<Types>> {
         let Sealed { bytes, checksum, .. } = snapshot.snapshot;
-        let header = wire::spell_snapshot_header(self.hop(), &vote, &snapshot.meta, bytes, checksum);
+        let header = wire::snapshot_header_to_proto(self.hop(), &vote, &snapshot.meta, bytes, checksum);
         let parts = snapshot_transfer::parts(self.peers.disk.clone(), header, snapshot.snapshot);
         let sending = self.call(option.soft_ttl(), |mut client| async move { client.install_snapshot(parts).await });
         let answer = tokio::select! {
             answer = sending => answer?,
             closed = cancel => return Err(closed.into()),
         };
-        Ok(self.understood(wire::snapshot_response(answer))?)
+        Ok(self.decoded(wire::snapshot_response_from_proto(answer))?)
     }
 
     async fn transfer_leader(
@@ -205,8 +248,9 @@ impl RaftNetworkV2<Types> for Connection {
         request: TransferLeaderRequest<Types>,
         option: RPCOption,
     ) -> Result<TransferLeaderResponse<Types>, RPCError<Types>> {
-        let spelled = wire::spell_transfer(self.hop(), &request);
-        let call = self.call(option.soft_ttl(), |mut client| async move { client.transfer_leader(spelled).await });
+        let request_proto = wire::transfer_to_proto(self.hop(), &request);
+        let call =
+            self.call(option.soft_ttl(), |mut client| async move { client.transfer_leader(request_proto).await });
         let answer = call.await?;
         if answer.accepted {
             return Ok(Ok(()));

@@ -1,5 +1,5 @@
-//! Owns: what this node answers to its peers. Each call is checked for whom it is meant, translated, and handed to
-//! consensus or to the proposals.
+//! Owns: the calls this node answers to its peers. Each call is checked for sender and receiver, decoded, and passed to
+//! consensus, to the leader's write path or to the read index.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -7,20 +7,25 @@ use std::time::{Duration, Instant};
 use futures::future::join_all;
 use futures::stream::BoxStream;
 use openraft::async_runtime::WatchReceiver;
-use openraft::errors::RaftError;
 use openraft::type_config::alias::SnapshotOf;
+use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
 use tonic::{Request, Response, Status, Streaming};
 use tracing::{info, warn};
 
-use super::forward::{Arrivals, Attempt, Proposals};
-use super::hop::{Me, lost_disk};
-use super::reads::{Reads, Unconfirmed};
+use super::attempt::{Attempt, ForwardedAttempts};
+use super::elections::Signs;
+use super::leader_write::LeaderWrite;
+use super::local_node::{LocalNode, lost_disk};
+use super::read_index::ReadIndex;
 use super::replica::Raft;
+use super::sender::Sender;
 use super::types::Types;
 use super::{append_stream, snapshot_transfer, wire};
+use crate::planted::{self, Bug};
 use crate::proto::peer::peer_server::Peer;
-use crate::proto::peer::read_index_response::Outcome as ReadIndex;
+use crate::proto::peer::read_index_response::Outcome;
 use crate::proto::peer::snapshot_part::Part;
 use crate::proto::peer::{
     AppendRequest, AppendResponse, ForwardRequest, ForwardResponse, Forwarded, Hop, InviteRequest, InviteResponse,
@@ -31,29 +36,32 @@ use crate::storage::disk::Disk;
 use crate::storage::log::command::Order;
 use crate::storage::snapshot::{Sealed, Snapshots};
 
-/// The longest a forwarded mutation may take here, whatever its sender says.
+/// The longest time a forwarded mutation may take here, whatever its sender asks for.
 const FORWARD_MAX: Duration = Duration::from_secs(60);
 
 pub struct PeerService {
-    pub me: Arc<Me>,
+    pub local: Arc<LocalNode>,
     pub raft: Raft,
-    pub proposals: Arc<dyn Proposals>,
-    pub arrivals: Arc<Arrivals>,
-    pub reads: Arc<Reads>,
+    pub forwarded: Arc<ForwardedWrites>,
+    /// Where forwarded mutations are executed: they read the state, so never on the thread of consensus.
+    pub clients: Handle,
+    pub read_index: Arc<ReadIndex>,
+    pub signs: Arc<Signs>,
     pub snapshots: Arc<Snapshots>,
     pub disk: Arc<dyn Disk>,
-    /// Told the cluster id when this node joins, before the first entry can arrive.
+    /// Called with the cluster id when this node joins, before the first entry can arrive.
     pub on_cluster: Option<OnCluster>,
-    /// Ends the calls that would not end by themselves.
+    /// Cancelled at shutdown: ends the streams, which have no end of their own.
     pub closing: CancellationToken,
 }
 
 pub type OnCluster = Arc<dyn Fn(&str) + Send + Sync>;
 
 impl PeerService {
-    /// Accepts a call that is meant for this node and comes from the data directory it should come from.
-    fn accept(&self, hop: Option<&Hop>) -> Result<(), Status> {
-        self.me.accept(hop)?;
+    /// Accepts a call that is meant for this node, from a member that still has the disk it joined with.
+    fn check(&self, sender: &Sender, hop: Option<&Hop>) -> Result<(), Status> {
+        sender.check_peer(hop)?;
+        self.local.check(hop)?;
         let Some(hop) = hop else { return Ok(()) };
         let members = self.raft.server_metrics().borrow_watched().membership_config.clone();
         match members.membership().get_node(&hop.from_node) {
@@ -65,23 +73,31 @@ impl PeerService {
     }
 }
 
-impl PeerService {
-    /// One attempt at what another node was asked for.
+/// Executes the mutations that other nodes received.
+pub struct ForwardedWrites {
+    leader_write: Arc<LeaderWrite>,
+    attempts: Arc<ForwardedAttempts>,
+}
+
+impl ForwardedWrites {
+    pub fn new(leader_write: Arc<LeaderWrite>) -> ForwardedWrites {
+        ForwardedWrites { leader_write, attempts: Arc::default() }
+    }
+
     async fn attempt(&self, mutation: Forwarded, term: u64) -> Attempt {
+        let raft = self.leader_write.replica.raft();
         let mut stamped = match Order::read(mutation.command) {
             Ok(order) => order.into_stamped(),
-            // The others in the same call are none the worse for it.
+            // The other mutations in the same call are not affected.
             Err(error) => return Attempt::Unavailable(format!("the leader cannot read the mutation: {error}")),
         };
         let deadline = Instant::now() + Duration::from_millis(mutation.remaining_ms).min(FORWARD_MAX);
-        match self.arrivals.enter(stamped.request_id, stamped.repeated) {
-            None => Attempt::Unknown("an earlier attempt is still under way".to_owned()),
-            Some(_) if self.raft.server_metrics().borrow_watched().vote.leader_id.term != term => {
-                Attempt::NotLeader(None)
-            }
-            Some(arrival) => {
-                stamped.repeated = arrival.repeated;
-                self.proposals.attempt(stamped, deadline).await
+        match self.attempts.begin(stamped.request_id, stamped.is_retry) {
+            None => Attempt::Unknown("an earlier attempt is still in progress".to_owned()),
+            Some(_) if raft.server_metrics().borrow_watched().vote.leader_id.term != term => Attempt::NotLeader(None),
+            Some(attempt) => {
+                stamped.is_retry = attempt.is_retry;
+                self.leader_write.attempt(stamped, deadline).await
             }
         }
     }
@@ -91,40 +107,51 @@ fn stopped(fatal: impl std::fmt::Display) -> Status {
     Status::unavailable(format!("this node has stopped: {fatal}"))
 }
 
-fn fatal(error: RaftError<Types>) -> Status {
-    stopped(error)
-}
-
 #[tonic::async_trait]
 impl Peer for PeerService {
     async fn invite(&self, request: Request<InviteRequest>) -> Result<Response<InviteResponse>, Status> {
-        let request = request.into_inner();
-        let instance = self.me.invited(request.hop.as_ref())?;
+        let (sender, request) = (Sender::of(&request), request.into_inner());
+        sender.check_peer(request.hop.as_ref())?;
+        let instance = self.local.accept_invitation(request.hop.as_ref())?;
         if let Some(on_cluster) = &self.on_cluster {
-            on_cluster(&self.me.data_dir.identity().cluster_id);
+            on_cluster(&self.local.data_dir.identity().cluster_id);
         }
         Ok(Response::new(InviteResponse { instance }))
     }
 
     async fn vote(&self, request: Request<VoteRequest>) -> Result<Response<VoteResponse>, Status> {
-        let request = request.into_inner();
-        self.accept(request.hop.as_ref())?;
-        let answer = self.raft.vote(wire::vote_request(request)?).await.map_err(fatal)?;
-        Ok(Response::new(wire::spell_vote_response(&answer)))
+        let (sender, request) = (Sender::of(&request), request.into_inner());
+        self.check(&sender, request.hop.as_ref())?;
+        let answer = self.raft.vote(wire::vote_request_from_proto(request)?).await.map_err(stopped)?;
+        if answer.vote_granted {
+            self.signs.supports_candidate();
+        }
+        Ok(Response::new(wire::vote_response_to_proto(&answer)))
     }
 
     async fn pre_vote(&self, request: Request<VoteRequest>) -> Result<Response<VoteResponse>, Status> {
-        let request = request.into_inner();
-        self.accept(request.hop.as_ref())?;
-        let answer = self.raft.pre_vote(wire::vote_request(request)?).await.map_err(fatal)?;
-        Ok(Response::new(wire::spell_vote_response(&answer)))
+        let (sender, request) = (Sender::of(&request), request.into_inner());
+        self.check(&sender, request.hop.as_ref())?;
+        let answer = self.raft.pre_vote(wire::vote_request_from_proto(request)?).await.map_err(stopped)?;
+        if answer.vote_granted {
+            self.signs.supports_candidate();
+        }
+        Ok(Response::new(wire::vote_response_to_proto(&answer)))
     }
 
     async fn append(&self, request: Request<AppendRequest>) -> Result<Response<AppendResponse>, Status> {
-        let request = request.into_inner();
-        self.accept(request.hop.as_ref())?;
-        let answer = self.raft.append_entries(wire::append(request)?).await.map_err(fatal)?;
-        Ok(Response::new(wire::spell_appended(&answer)))
+        let (sender, request) = (Sender::of(&request), request.into_inner());
+        self.check(&sender, request.hop.as_ref())?;
+        let request = wire::append_from_proto(request)?;
+        let leader = request.vote;
+        if !planted::has(Bug::HeartbeatsWaitForDisk) {
+            self.signs.request_from(leader, &self.raft);
+        }
+        let answer = self.raft.append_entries(request).await.map_err(stopped)?;
+        if planted::has(Bug::HeartbeatsWaitForDisk) {
+            self.signs.request_from(leader, &self.raft);
+        }
+        Ok(Response::new(wire::appended_to_proto(&answer)))
     }
 
     type AppendStreamStream = BoxStream<'static, Result<AppendResponse, Status>>;
@@ -133,61 +160,68 @@ impl Peer for PeerService {
         &self,
         request: Request<Streaming<AppendRequest>>,
     ) -> Result<Response<Self::AppendStreamStream>, Status> {
-        let mut requests = request.into_inner();
+        let (sender, mut requests) = (Sender::of(&request), request.into_inner());
         let none = || Status::invalid_argument("a stream of entries begins with a request");
         let first = requests.message().await?.ok_or_else(none)?;
-        self.accept(first.hop.as_ref())?;
-        Ok(Response::new(append_stream::receive(&self.raft, first, requests, self.closing.clone())))
+        self.check(&sender, first.hop.as_ref())?;
+        Ok(Response::new(append_stream::receive(&self.raft, self.signs.clone(), first, requests, self.closing.clone())))
     }
 
     async fn install_snapshot(
         &self,
         request: Request<Streaming<SnapshotPart>>,
     ) -> Result<Response<SnapshotResponse>, Status> {
-        let mut parts = request.into_inner();
+        let (sender, mut parts) = (Sender::of(&request), request.into_inner());
         let first = parts.message().await?.and_then(|part| part.part);
         let Some(Part::Header(header)) = first else {
             return Err(Status::invalid_argument("part: a snapshot begins with its header"));
         };
-        self.accept(header.hop.as_ref())?;
-        let (vote, meta) = (wire::vote(header.vote)?, wire::snapshot_meta(&header)?);
+        self.check(&sender, header.hop.as_ref())?;
+        let (vote, meta) = (wire::vote_from_proto(header.vote)?, wire::snapshot_meta_from_proto(&header)?);
         let index = header.last_log.map_or(0, |last| last.index);
         info!(index, bytes = header.length, "receiving a snapshot");
         let received = snapshot_transfer::receive(&self.snapshots, &self.disk, &header, &mut parts).await;
         let snapshot = received.inspect_err(|status| warn!(why = status.message(), "a snapshot is refused"))?;
         let snapshot = SnapshotOf::<Types, Sealed> { meta, snapshot };
         let answer = self.raft.install_full_snapshot(vote, snapshot).await.map_err(stopped)?;
-        Ok(Response::new(wire::spell_snapshot_response(&answer)))
+        Ok(Response::new(wire::snapshot_response_to_proto(&answer)))
     }
 
     async fn transfer_leader(
         &self,
         request: Request<TransferLeaderRequest>,
     ) -> Result<Response<TransferLeaderResponse>, Status> {
-        let request = request.into_inner();
-        self.accept(request.hop.as_ref())?;
-        let answer = self.raft.handle_transfer_leader(wire::transfer(request)?).await.map_err(stopped)?;
+        let (sender, request) = (Sender::of(&request), request.into_inner());
+        self.check(&sender, request.hop.as_ref())?;
+        let answer = self.raft.handle_transfer_leader(wire::transfer_from_proto(request)?).await.map_err(stopped)?;
         let reason = answer.as_ref().err().map(ToString::to_string).unwrap_or_default();
         Ok(Response::new(TransferLeaderResponse { accepted: answer.is_ok(), reason }))
     }
 
     async fn read_index(&self, request: Request<ReadIndexRequest>) -> Result<Response<ReadIndexResponse>, Status> {
-        self.accept(request.into_inner().hop.as_ref())?;
-        let outcome = match self.reads.lead().await {
-            Ok(index) => ReadIndex::Index(index),
-            Err(Unconfirmed::NotNow(why) | Unconfirmed::Stopped(why)) => ReadIndex::Unavailable(why),
+        let (sender, request) = (Sender::of(&request), request.into_inner());
+        self.check(&sender, request.hop.as_ref())?;
+        let outcome = match self.read_index.confirm_as_leader().await {
+            Ok(index) => Outcome::Index(index),
+            Err(error) => Outcome::Unavailable(error.to_string()),
         };
         Ok(Response::new(ReadIndexResponse { outcome: Some(outcome) }))
     }
 
     async fn forward(&self, request: Request<ForwardRequest>) -> Result<Response<ForwardResponse>, Status> {
-        let request = request.into_inner();
-        self.accept(request.hop.as_ref())?;
-        // Side by side: they share the log's next write, and none waits for another's answer.
-        let attempts = request
-            .mutations
-            .into_iter()
-            .map(|mutation| async { wire::spell_attempt(self.attempt(mutation, request.term).await) });
-        Ok(Response::new(ForwardResponse { outcomes: join_all(attempts).await }))
+        let (sender, request) = (Sender::of(&request), request.into_inner());
+        self.check(&sender, request.hop.as_ref())?;
+        let forwarded = self.forwarded.clone();
+        let outcomes = self.clients.spawn(async move {
+            // Concurrently: the mutations share the log's next write, and none waits for the answer of another.
+            let attempts = request
+                .mutations
+                .into_iter()
+                .map(|mutation| async { wire::attempt_to_proto(forwarded.attempt(mutation, request.term).await) });
+            join_all(attempts).await
+        });
+        // A caller that is gone takes its attempts along.
+        let outcomes = AbortOnDropHandle::new(outcomes).await.map_err(stopped)?;
+        Ok(Response::new(ForwardResponse { outcomes }))
     }
 }

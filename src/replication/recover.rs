@@ -1,20 +1,20 @@
-//! Owns: bringing the state up to where the log can take over, before consensus starts. The state is a view that may
-//! be missing or behind; the truth is the newest snapshot plus the log.
+//! Owns: recovery of the state before consensus starts. The state may be missing or behind; it is rebuilt from the newest
+//! snapshot, and consensus replays the log after it.
 
 use tracing::{info, warn};
 
-use super::mark::Mark;
+use super::checkpoint::Checkpoint;
 use super::replica::StartError;
 use crate::machine::refusal::Fault;
 use crate::storage::Store;
 use crate::storage::log::Log;
 use crate::storage::snapshot::{Sealed, SnapshotError, Snapshots};
 
-/// How often a long installation says how far it is, in pairs.
-const SAY_EVERY_PAIRS: u64 = 500_000;
+/// Pairs between two progress messages of a long installation.
+const REPORT_EVERY_PAIRS: u64 = 500_000;
 
-/// Refuses a log that lost what must never be lost: a node that forgot its vote could vote twice in one term.
-/// Only the very first entry of a cluster is written before a vote is.
+/// Refuses a log without a vote: a node that forgot its vote could vote twice in one term. Only the first entry of a
+/// cluster is written before a vote.
 pub fn check_vote(store: &dyn Store, snapshots: &Snapshots, log: &Log, group: u32) -> Result<(), StartError> {
     let logged = log.edges().last.map(|last| last.index);
     let known = logged.max(applied(store, group)?).max(snapshots.newest().map(|newest| newest.index));
@@ -24,7 +24,7 @@ pub fn check_vote(store: &dyn Store, snapshots: &Snapshots, log: &Log, group: u3
     }
 }
 
-/// Installs the newest snapshot where the state is behind it. A damaged one is set aside when the log alone will do.
+/// Installs the newest snapshot if the state is behind it. A damaged snapshot is set aside if the log alone is enough.
 pub fn recover(store: &dyn Store, snapshots: &Snapshots, log: &Log, group: u32) -> Result<(), StartError> {
     let applied = applied(store, group)?;
     if let Some(newest) = snapshots.newest()
@@ -34,7 +34,7 @@ pub fn recover(store: &dyn Store, snapshots: &Snapshots, log: &Log, group: u32) 
         match install(store, snapshots, &newest) {
             Ok(pairs) => info!(pairs, "the snapshot is installed"),
             Err(error) if reaches(log, applied) => {
-                warn!(%error, "the snapshot cannot be used; the log reaches back far enough to do without it");
+                warn!(%error, "the snapshot cannot be used; the log alone is enough");
                 snapshots.discard(&newest);
             }
             Err(error) => return Err(StartError::Snapshot(error)),
@@ -42,34 +42,34 @@ pub fn recover(store: &dyn Store, snapshots: &Snapshots, log: &Log, group: u32) 
     }
     let applied = self::applied(store, group)?;
     if reaches(log, applied) {
-        return stand_in(store, snapshots, log, group);
+        return build_missing_snapshot(store, snapshots, log, group);
     }
     let next = applied.map_or(0, |index| index + 1);
     let purged = log.edges().purged.map_or(0, |purged| purged.index);
     Err(StartError::Lost { next, purged })
 }
 
-/// Builds a snapshot from the state where the log does not begin at the beginning and there is none: consensus counts on
-/// one for every follower that needs what was purged.
-fn stand_in(store: &dyn Store, snapshots: &Snapshots, log: &Log, group: u32) -> Result<(), StartError> {
+/// Builds a snapshot from the state if the log was purged and there is none: consensus needs one for every follower that
+/// lacks purged entries.
+fn build_missing_snapshot(store: &dyn Store, snapshots: &Snapshots, log: &Log, group: u32) -> Result<(), StartError> {
     if snapshots.newest().is_some() || log.edges().purged.is_none() {
         return Ok(());
     }
     warn!("there is no usable snapshot; building one from the state");
     let frozen = store.freeze().map_err(StartError::State)?;
-    let mark = Mark::of(frozen.mark, group).map_err(StartError::State)?;
-    let index = mark.applied.map_or(0, |applied| applied.index);
-    let sealed = snapshots.write(index, mark.print(), frozen.pairs).map_err(StartError::Snapshot)?;
+    let checkpoint = Checkpoint::of(frozen.checkpoint, group).map_err(StartError::State)?;
+    let index = checkpoint.applied.map_or(0, |applied| applied.index);
+    let sealed = snapshots.write(index, checkpoint.encode(), frozen.pairs).map_err(StartError::Snapshot)?;
     snapshots.publish(sealed).map_err(StartError::Snapshot)?;
     Ok(())
 }
 
 fn applied(store: &dyn Store, group: u32) -> Result<Option<u64>, StartError> {
-    let mark = store.mark().and_then(|mark| Mark::of(mark, group)).map_err(StartError::State)?;
-    Ok(mark.applied.map(|applied| applied.index))
+    let checkpoint = store.checkpoint().and_then(|mark| Checkpoint::of(mark, group)).map_err(StartError::State)?;
+    Ok(checkpoint.applied.map(|applied| applied.index))
 }
 
-/// True when no entry after `applied` was purged.
+/// True if no entry after `applied` was purged.
 fn reaches(log: &Log, applied: Option<u64>) -> bool {
     log.edges().purged.map(|purged| purged.index) <= applied
 }
@@ -78,11 +78,11 @@ fn install(store: &dyn Store, snapshots: &Snapshots, sealed: &Sealed) -> Result<
     let mut count = 0;
     let counted = snapshots.pairs(sealed)?.inspect(|_| {
         count += 1;
-        if count % SAY_EVERY_PAIRS == 0 {
+        if count % REPORT_EVERY_PAIRS == 0 {
             info!(pairs = count, "installing the snapshot");
         }
     });
     let damaged = |Fault(why)| SnapshotError::State(Fault(why));
-    store.replace(Box::new(counted), sealed.mark.clone()).map_err(damaged)?;
+    store.replace(Box::new(counted), sealed.checkpoint.clone()).map_err(damaged)?;
     Ok(count)
 }

@@ -1,5 +1,6 @@
-//! Owns: one running member of the Raft group: its log, snapshots and state wired to openraft, from start to shutdown.
-//! Never: time or ids for a command; those come with it.
+//! Owns: one running member of the Raft group: its log, snapshots and state connected to openraft, from start to
+//! shutdown.
+//! Never: stamp a command.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -14,23 +15,30 @@ use tokio::sync::watch;
 use tokio_util::task::AbortOnDropHandle;
 use tracing::{error, info};
 
-use super::GROUP;
+use super::RAFT_GROUP;
 use super::admin_service;
 use super::apply::Applier;
 use super::channels::Channels;
-use super::hop::Me;
+use super::checkpoint::Checkpoint;
+use super::client_urls::{ClientUrl, ClientUrls};
+use super::cluster_clock::ClusterClock;
+use super::elections::{ElectionTimes, Elections, Signs, VOTE_REQUEST_MAX};
 use super::housekeeping::{self, Cadence};
-use super::identity::{DataDir, Identity};
+use super::identity::{DataDir, Identity, IdentityError};
+use super::local_node::LocalNode;
 use super::log_store::LogStore;
-use super::mark::Mark;
-use super::membership::Council;
+use super::membership::MembershipChanges;
 use super::network::Peers;
 use super::peer_service::OnCluster;
-use super::reads::Reads;
+use super::read_index::ReadIndex;
 use super::recover::{check_vote, recover};
+use super::self_report::{DescribeNode, SelfReport};
 use super::state_machine::{StateMachine, off_runtime};
+use super::threads::{ApplyDelay, Threads};
 use super::types::Types;
+use crate::access::tls::PeerTls;
 use crate::events::EventSink;
+use crate::machine::long::Steps;
 use crate::machine::refusal::Fault;
 use crate::proto::admin::{Health, Role};
 use crate::sockets::{RealSockets, Sockets};
@@ -40,44 +48,62 @@ use crate::storage::log::record::Peer;
 use crate::storage::log::{Limits, Log, LogError};
 use crate::storage::snapshot::{SnapshotError, Snapshots};
 
-/// How long a leader that stops waits for another to take over.
-const STEP_ASIDE: Duration = Duration::from_secs(1);
+/// How long a leader that stops waits for another node to take over.
+const STEP_DOWN_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// A leader that lost its quorum is told by nobody, so it is looked at that often.
-const LEADERSHIP_LOOK: Duration = Duration::from_millis(100);
+/// No metric changes when a leader loses its quorum, so leadership is checked this often.
+const LEADERSHIP_CHECK: Duration = Duration::from_millis(100);
 
 pub type Raft = openraft::Raft<Types, StateMachine>;
 
-/// What a member needs to know of itself.
+/// The settings of one member.
 #[derive(Clone)]
 pub struct RaftSettings {
     pub data_dir: PathBuf,
     pub node_id: u64,
-    /// Where peers reach this node, loopback only; none for a node that stays alone. Port 0 picks a free one.
+    /// The address for peers; none for a node that stays alone. Port 0 picks a free port. Beyond loopback it needs
+    /// `peer_tls` or `open_peer_port`.
     pub peer_listen: Option<SocketAddr>,
-    /// An empty data directory waits to be invited by a cluster, instead of founding one.
+    /// The address that peers connect to, if it differs: HOST:PORT.
+    pub peer_advertise: Option<String>,
+    /// Mutual TLS with peers and operators.
+    pub peer_tls: Option<Arc<PeerTls>>,
+    /// The operator wants the port open for everybody.
+    pub open_peer_port: bool,
+    /// What this node says about itself.
+    pub describe: DescribeNode,
+    /// An empty data directory waits for the invitation of a cluster, instead of founding one.
     pub join: bool,
-    /// Reads are answered from the state here, however old it is.
+    /// Reads are answered from the local state, however old it is.
     pub stale_reads: bool,
-    /// Told the cluster id as soon as it is known, before the first entry is applied.
+    /// Called with the cluster id as soon as it is known, before the first entry is applied.
     pub on_cluster: Option<OnCluster>,
     pub sockets: Arc<dyn Sockets>,
     pub disk: Arc<dyn Disk>,
-    /// The log is written by a thread of its own; otherwise by a task, for a disk that never keeps anyone waiting.
-    pub log_thread: bool,
+    /// Consensus, apply and the writer of the log have threads of their own. False: everything is a task of the runtime
+    /// that starts the member, for a simulation.
+    pub own_threads: bool,
+    /// How long a simulated apply takes.
+    pub apply_delay: ApplyDelay,
     pub log: Limits,
-    /// A snapshot is built after this many entries, but never before the log has grown by half a snapshot.
+    /// A snapshot is built after this many entries, but never before the log has grown by the size of the previous one.
     pub snapshot_every: u64,
     /// A snapshot is built after this many bytes of log too, however few the entries. A quarter of it is kept behind
     /// the snapshot.
     pub log_bytes_max: u64,
-    /// The most entries kept behind the newest snapshot, for followers that are a little late. Never small: openraft
-    /// can panic when a purge races apply.
+    /// The most entries kept behind the newest snapshot, for followers that lag a little. Never small: openraft can
+    /// panic when a purge races apply.
     pub keep_entries: u64,
     pub heartbeat: Duration,
-    /// A follower whose leader was silent for two and a half to three times this long asks to be elected: the lease of
-    /// one and a half times, then a random wait of one to one and a half times.
+    /// A follower grants no vote for this long after the last request of its leader.
+    pub lease: Duration,
+    /// After the lease, a follower pauses 1 to 1.5 times this long before it asks for votes. Slow disks make later rounds
+    /// longer.
     pub election: Duration,
+    /// The longest wait for a peer's answer to entries.
+    pub peer_timeout: Duration,
+    /// How much one command does to a long session.
+    pub steps: Steps,
 }
 
 impl RaftSettings {
@@ -86,19 +112,27 @@ impl RaftSettings {
             data_dir: data_dir.into(),
             node_id,
             peer_listen: None,
+            peer_advertise: None,
+            peer_tls: None,
+            open_peer_port: false,
+            describe: Arc::new(SelfReport::default),
             join: false,
             stale_reads: false,
             on_cluster: None,
             sockets: Arc::new(RealSockets),
             disk: Arc::new(RealDisk),
-            log_thread: true,
+            own_threads: true,
+            apply_delay: Arc::new(|| Duration::ZERO),
             log: Limits::default(),
             snapshot_every: 100_000,
             log_bytes_max: 256 << 20,
             keep_entries: 50_000,
-            // A lost leader is replaced within 0.4 s, and a follower may miss five heartbeats before it asks.
+            // A lost leader is replaced within 0.4 s, and a follower may miss five heartbeats before an election.
             heartbeat: Duration::from_millis(40),
+            lease: Duration::from_millis(135),
             election: Duration::from_millis(90),
+            peer_timeout: Duration::from_secs(2),
+            steps: Steps::default(),
         }
     }
 
@@ -107,21 +141,23 @@ impl RaftSettings {
     }
 
     fn config(&self) -> Result<Arc<Config>, StartError> {
-        let election_ms = self.election.as_millis() as u64;
+        let vote_request_ms = VOTE_REQUEST_MAX.as_millis() as u64;
         let config = Config {
             cluster_name: "session-manager".to_owned(),
             heartbeat_interval: self.heartbeat.as_millis() as u64,
-            election_timeout_min: election_ms,
-            election_timeout_max: election_ms * 3 / 2,
+            // `elections.rs` decides when to start an election. openraft uses these times only for vote requests.
+            enable_elect: false,
+            election_timeout_min: vote_request_ms,
+            election_timeout_max: vote_request_ms * 3 / 2,
             install_snapshot_timeout: 10 * 60 * 1000,
             max_payload_entries: 4096,
-            // A follower that is further behind than the log reaches gets a snapshot anyway.
+            // A follower that lacks purged entries gets a snapshot anyway.
             replication_lag_threshold: 2 * self.snapshot_every,
-            // Housekeeping says when a snapshot is built and what is purged: openraft does not know what they cost.
+            // `housekeeping.rs` decides when to build a snapshot and what to purge: openraft does not know the cost.
             snapshot_policy: SnapshotPolicy::Never,
             max_in_snapshot_log_to_keep: u64::MAX,
             enable_pre_vote: Some(true),
-            // The state may be behind the log after a restart: only an election tells a leader what is committed.
+            // The state may be behind the log after a restart: a leader learns only in an election what is committed.
             enable_leader_restore: Some(false),
             ..Config::default()
         };
@@ -129,29 +165,29 @@ impl RaftSettings {
     }
 }
 
-/// What an operator does about a node whose disk lost what it had promised to keep. It must not come back under its old
-/// id with less than it acknowledged.
+/// The advice for a node whose disk lost acknowledged data. It must not return under its old id with less than it
+/// acknowledged.
 const REPLACE: &str = "nothing was changed. In a cluster, replace this node: run `session-manager cluster remove ID \
                        --peer ADDRESS` with its id and the peer address of another member, start a node with a new id \
                        and an empty data directory (`session-manager serve --node-id NEW --data-dir DIR --peer-listen \
                        ADDRESS --join`), then `session-manager cluster add NEW ADDRESS` and `session-manager cluster \
                        promote NEW`, each with --peer. A node that stands alone needs a backup of its data directory";
 
-/// Why a node cannot start. Nothing was changed that a later start could miss.
+/// Why a node cannot start. A failed start loses nothing that a later start needs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum StartError {
     DataDir {
         path: PathBuf,
-        why: String,
+        why: IdentityError,
     },
     Log(LogError),
     Snapshot(SnapshotError),
     State(Fault),
-    /// The log directory is not the one this node had: its vote is missing.
+    /// The log directory is not the one of this node: its vote is missing.
     VoteLost {
         index: u64,
     },
-    /// The state is gone, and so are entries and snapshots it could be rebuilt from.
+    /// The state is lost, and so are the entries or snapshots to rebuild it from.
     Lost {
         next: u64,
         purged: u64,
@@ -193,29 +229,49 @@ impl fmt::Display for StartError {
 
 impl std::error::Error for StartError {}
 
+/// Consensus or the state machine has stopped, with the reason.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Stopped(pub String);
+
+impl fmt::Display for Stopped {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Stopped {}
+
 /// A running member.
 pub struct Replica {
     raft: Raft,
     log: Log,
     store: Arc<dyn Store>,
     snapshots: Arc<Snapshots>,
-    applied: watch::Receiver<u64>,
+    /// The index after the last applied entry.
+    next_index: watch::Receiver<u64>,
     failure: watch::Receiver<Option<String>>,
-    /// Ends with the replica.
+    /// Aborted with the replica.
     _housekeeping: AbortOnDropHandle<()>,
+    _elections: AbortOnDropHandle<()>,
+    _asks_for_urls: AbortOnDropHandle<()>,
+    client_urls: ClientUrls,
+    describe: DescribeNode,
+    threads: Arc<Threads>,
+    clock: Arc<ClusterClock>,
     data_dir: Arc<DataDir>,
     disk: Arc<dyn Disk>,
-    council: Arc<Council>,
-    reads: Arc<Reads>,
-    /// How peers reach this node.
+    membership: Arc<MembershipChanges>,
+    read_index: Arc<ReadIndex>,
+    /// The address and instance of this node, as peers know it.
     peer: Peer,
 }
 
 impl Replica {
-    /// Opens everything, brings the state up to date with its log, and founds a cluster where that is asked for.
-    /// `address` is where peers will reach this node, empty for one without a peer port.
+    /// Opens log and snapshots, recovers the state, and founds a cluster if the settings say so. `address` is this node's
+    /// address for peers, empty for a node without a peer port.
     pub async fn start(
         settings: RaftSettings,
+        threads: Arc<Threads>,
         data_dir: DataDir,
         address: String,
         store: Arc<dyn Store>,
@@ -224,111 +280,142 @@ impl Replica {
         let config = settings.config()?;
         let disk = settings.disk.clone();
         let data_dir = Arc::new(data_dir);
-        let me = Arc::new(Me { node: settings.node_id, group: GROUP, data_dir: data_dir.clone() });
-        let peers = Peers { me, channels: Arc::new(Channels::new(settings.sockets.clone())), disk: disk.clone() };
+        let local = Arc::new(LocalNode { node: settings.node_id, group: RAFT_GROUP, data_dir: data_dir.clone() });
+        let times = ElectionTimes { lease: settings.lease, timeout: settings.election };
+        let signs = Arc::new(Signs::new(times, settings.peer_timeout));
+        let channels = Arc::new(Channels::new(settings.sockets.clone(), settings.peer_tls.clone()));
+        let peers = Peers { local, channels, disk: disk.clone(), signs: signs.clone() };
         let (log, writer) =
-            Log::open(disk.clone(), &data_dir.log_dir(), GROUP, settings.log).map_err(StartError::Log)?;
+            Log::open(disk.clone(), &data_dir.log_dir(), RAFT_GROUP, settings.log).map_err(StartError::Log)?;
         let snapshots = Snapshots::open(disk.clone(), &data_dir.snapshot_dir()).map_err(StartError::Snapshot)?;
         let snapshots = Arc::new(snapshots);
         let (held, kept, entries) = (store.clone(), snapshots.clone(), log.clone());
         off_runtime(move || {
-            check_vote(&*held, &kept, &entries, GROUP)?;
-            recover(&*held, &kept, &entries, GROUP)
+            check_vote(&*held, &kept, &entries, RAFT_GROUP)?;
+            recover(&*held, &kept, &entries, RAFT_GROUP)
         })
         .await
         .map_err(|error| StartError::Raft(error.to_string()))??;
 
-        let mut applier = Applier::new(store.clone(), sink, GROUP).map_err(StartError::State)?;
-        applier.catch_up(log.edges().last.map_or(0, |last| last.index + 1));
-        let applied = applier.progress();
-        if settings.log_thread {
-            writer.on_thread().map_err(|error| StartError::Raft(format!("the log's thread: {error}")))?;
+        let mut applier = Applier::new(store.clone(), sink, RAFT_GROUP).map_err(StartError::State)?;
+        applier.report_replay(log.edges().last.map_or(0, |last| last.index + 1));
+        let (next_index, clock) = (applier.watch_next_index(), applier.clock());
+        let no_thread = |error| StartError::Raft(format!("a thread cannot be started: {error}"));
+        if settings.own_threads {
+            writer.on_thread().map_err(no_thread)?;
         } else {
             tokio::spawn(writer.run());
         }
-        let machine = StateMachine::new(applier, snapshots.clone());
-        let raft = Raft::new(settings.node_id, config, peers.clone(), LogStore::new(log.clone()), machine).await;
+        let apply = threads.apply_with(applier, settings.apply_delay.clone()).map_err(no_thread)?;
+        let machine = StateMachine::new(apply, RAFT_GROUP, snapshots.clone());
+        let raft = Raft::new(settings.node_id, config, peers.clone(), LogStore::new(log.clone()), machine);
+        let raft = threads.on_consensus(raft).await.map_err(|error| StartError::Raft(error.to_string()))?;
         let raft = raft.map_err(|fatal| StartError::Raft(fatal.to_string()))?;
 
-        let failure = watch_over(&raft);
-        let tending = housekeeping::tend(raft.clone(), log.clone(), snapshots.clone(), settings.cadence());
-        let housekeeping = AbortOnDropHandle::new(tokio::spawn(tending));
-        let replica = Replica {
-            council: Arc::new(Council { raft: raft.clone(), peers: peers.clone() }),
-            reads: Arc::new(Reads::new(raft.clone(), peers)),
-            peer: Peer { address, instance: data_dir.identity().instance },
-            raft,
-            log,
-            store,
-            snapshots,
-            applied,
-            failure,
-            _housekeeping: housekeeping,
-            data_dir,
-            disk,
+        // The tasks that this function starts from here on belong to consensus.
+        let replica = {
+            let _consensus = threads.consensus().enter();
+            let failure = watch_for_failure(&raft);
+            let keeping = housekeeping::run(raft.clone(), log.clone(), snapshots.clone(), settings.cadence());
+            let elections = Elections { raft: raft.clone(), node: settings.node_id, times, signs, log: log.clone() };
+            let describe = settings.describe.clone();
+            let client_urls = ClientUrls::new(raft.clone(), peers.clone(), describe.clone());
+            Replica {
+                _asks_for_urls: AbortOnDropHandle::new(tokio::spawn(client_urls.clone().run())),
+                client_urls,
+                describe,
+                _housekeeping: AbortOnDropHandle::new(tokio::spawn(keeping)),
+                _elections: AbortOnDropHandle::new(tokio::spawn(elections.run())),
+                membership: Arc::new(MembershipChanges { raft: raft.clone(), peers: peers.clone() }),
+                read_index: Arc::new(ReadIndex::new(raft.clone(), peers)),
+                peer: Peer { address, instance: data_dir.identity().instance },
+                threads: threads.clone(),
+                clock,
+                raft,
+                log,
+                store,
+                snapshots,
+                next_index,
+                failure,
+                data_dir,
+                disk,
+            }
         };
         match replica.lead_alone(&settings).await {
             Ok(()) => Ok(replica),
-            Err(why) => {
+            Err(error) => {
                 replica.shutdown().await;
-                Err(StartError::Raft(why))
+                Err(error)
             }
         }
     }
 
-    /// A node that is its own cluster need not wait for anyone: it founds the cluster on its first start, is elected
-    /// at once, and is ready when it has applied all of its log. A node that waits to be invited does nothing.
-    async fn lead_alone(&self, settings: &RaftSettings) -> Result<(), String> {
+    /// A node that is its own cluster waits for no other: it founds the cluster on its first start, is elected at once,
+    /// and is ready when it has applied its whole log. A node that waits for an invitation does nothing.
+    async fn lead_alone(&self, settings: &RaftSettings) -> Result<(), StartError> {
+        fn failed(error: impl fmt::Display) -> StartError {
+            StartError::Raft(error.to_string())
+        }
         if self.identity().cluster_id.is_empty() {
-            info!(node = settings.node_id, address = self.peer.address, "waiting to be invited by a cluster");
+            info!(node = settings.node_id, address = self.peer.address, "waiting for the invitation of a cluster");
             return Ok(());
         }
-        let known = self.raft.is_initialized().await.map_err(|fatal| fatal.to_string())?;
+        let known = self.raft.is_initialized().await.map_err(failed)?;
         if known {
             let voters: Vec<u64> = self.raft.voter_ids().collect();
             if voters != [settings.node_id] {
                 return Ok(());
             }
-            self.raft.trigger().elect(false).await.map_err(|fatal| fatal.to_string())?;
+            self.raft.trigger().elect(false).await.map_err(failed)?;
         } else if self.identity().joins {
-            // Invited, and stopped before the first entry came.
+            // It was invited, and stopped before the first entry arrived.
             return Ok(());
         } else {
             let members = BTreeMap::from([(settings.node_id, self.peer.clone())]);
-            self.raft.initialize(members).await.map_err(|error| error.to_string())?;
+            self.raft.initialize(members).await.map_err(failed)?;
         }
         let leads = |metrics: &openraft::RaftMetrics<Types>| metrics.state == ServerState::Leader;
-        self.raft.wait(None).metrics(leads, "lead").await.map_err(|error| error.to_string())?;
-        // What this leader may read is what its log held when it was elected, its own first entry included.
+        self.raft.wait(None).metrics(leads, "lead").await.map_err(failed)?;
+        // Reads are correct after everything is applied that the log held at the election, with the leader's first entry.
         let last = self.log.edges().last.map_or(0, |last| last.index);
-        self.await_applied(last).await?;
-        // A node that was alone so far can be reached from now on.
-        self.council.introduce(self.peer.clone()).await.map_err(|status| status.message().to_owned())?;
+        self.await_applied(last).await.map_err(failed)?;
+        // A node that had no peer port before may have one now.
+        self.membership.record_own_address(self.peer.clone()).await.map_err(|status| failed(status.message()))?;
         info!(node = settings.node_id, term = self.term(), applied = last, "leading");
         Ok(())
     }
 
-    /// Returns once the entry with this index is applied here.
-    pub async fn await_applied(&self, index: u64) -> Result<(), String> {
-        let mut applied = self.applied.clone();
+    /// Returns when the entry with this index is applied here.
+    pub async fn await_applied(&self, index: u64) -> Result<(), Stopped> {
+        let mut next_index = self.next_index.clone();
         let mut failure = self.failure.clone();
         tokio::select! {
-            reached = applied.wait_for(|next| *next > index) => {
-                reached.map(|_| ()).map_err(|_| "the state machine has stopped".to_owned())
+            reached = next_index.wait_for(|next| *next > index) => {
+                reached.map(|_| ()).map_err(|_| Stopped("the state machine has stopped".to_owned()))
             }
             failed = failure.wait_for(Option::is_some) => {
-                Err(failed.ok().and_then(|why| why.clone()).unwrap_or_else(|| "consensus has stopped".to_owned()))
+                let why = failed.ok().and_then(|why| why.clone());
+                Err(Stopped(why.unwrap_or_else(|| "consensus has stopped".to_owned())))
             }
         }
     }
 
     /// The index of the last entry applied here.
     pub fn applied(&self) -> u64 {
-        self.applied.borrow().saturating_sub(1)
+        self.next_index.borrow().saturating_sub(1)
     }
 
     pub fn raft(&self) -> &Raft {
         &self.raft
+    }
+
+    /// The time of the cluster, by what is applied here.
+    pub fn clock(&self) -> &Arc<ClusterClock> {
+        &self.clock
+    }
+
+    pub fn threads(&self) -> &Arc<Threads> {
+        &self.threads
     }
 
     pub fn store(&self) -> &Arc<dyn Store> {
@@ -339,15 +426,24 @@ impl Replica {
         &self.disk
     }
 
-    pub fn council(&self) -> &Arc<Council> {
-        &self.council
+    pub fn membership(&self) -> &Arc<MembershipChanges> {
+        &self.membership
     }
 
-    pub fn reads(&self) -> &Arc<Reads> {
-        &self.reads
+    /// The URLs of the members for clients, as far as they are known here.
+    pub fn client_urls(&self) -> Vec<ClientUrl> {
+        self.client_urls.all()
     }
 
-    /// How peers reach this node.
+    pub fn describe(&self) -> &DescribeNode {
+        &self.describe
+    }
+
+    pub fn read_index(&self) -> &Arc<ReadIndex> {
+        &self.read_index
+    }
+
+    /// The address and instance of this node, as peers know it.
     pub fn peer(&self) -> &Peer {
         &self.peer
     }
@@ -360,7 +456,7 @@ impl Replica {
         &self.snapshots
     }
 
-    /// This node's role in its cluster, and why it cannot serve at the moment, if so.
+    /// The role of this node in its cluster, and the reason if it cannot serve at the moment.
     pub fn condition(&self) -> (&'static str, Option<String>) {
         let waiting = self.identity().cluster_id.is_empty();
         let (role, health, why) = admin_service::condition(&self.raft.metrics().borrow_watched(), waiting);
@@ -375,21 +471,21 @@ impl Replica {
         (role, (health != Health::Ok).then_some(why))
     }
 
-    /// Whether this node leads, and a quorum answers it.
-    pub fn leads(&self) -> bool {
+    /// Whether this node is the leader and hears from a quorum.
+    pub fn is_leader(&self) -> bool {
         self.condition() == ("leader", None)
     }
 
-    /// Waits until `leads` says something else than `before`.
-    pub async fn leadership_changes(&self, before: bool) {
+    /// Waits until `is_leader` differs from `before`.
+    pub async fn leadership_changed(&self, before: bool) {
         let mut metrics = self.raft.server_metrics();
-        while self.leads() == before {
+        while self.is_leader() == before {
             tokio::select! {
                 changed = metrics.changed() => if changed.is_err() {
-                    // Consensus has stopped: nobody leads any more.
-                    tokio::time::sleep(LEADERSHIP_LOOK).await;
+                    // Consensus has stopped, so the metrics never change again.
+                    tokio::time::sleep(LEADERSHIP_CHECK).await;
                 },
-                () = tokio::time::sleep(LEADERSHIP_LOOK) => {}
+                () = tokio::time::sleep(LEADERSHIP_CHECK) => {}
             }
         }
     }
@@ -398,17 +494,17 @@ impl Replica {
         self.data_dir.identity()
     }
 
-    /// The mark of the state: applied log id, membership, state hash.
-    pub fn mark(&self) -> Result<Mark, Fault> {
-        Mark::of(self.store.mark()?, GROUP)
+    /// The checkpoint of the state: applied log id, membership, state hash.
+    pub fn checkpoint(&self) -> Result<Checkpoint, Fault> {
+        Checkpoint::of(self.store.checkpoint()?, RAFT_GROUP)
     }
 
     pub fn term(&self) -> u64 {
         self.raft.metrics().borrow_watched().current_term
     }
 
-    /// Resolves when consensus has failed for good and the process should end, with the reason.
-    /// Never resolves after an orderly shutdown.
+    /// Resolves with the reason when consensus has failed and the process must end. Never resolves after an orderly
+    /// shutdown.
     pub async fn failed(&self) -> String {
         let mut failure = self.failure.clone();
         if let Ok(why) = failure.wait_for(Option::is_some).await
@@ -419,19 +515,19 @@ impl Replica {
         std::future::pending().await
     }
 
-    /// False once consensus has stopped, in order or not.
+    /// False after consensus has stopped, in order or not.
     pub fn is_running(&self) -> bool {
         self.raft.metrics().borrow_watched().running_state.is_ok()
     }
 
-    /// Hands leadership to another voter, if there is one, so that nobody waits for an election.
-    pub async fn step_aside(&self) {
-        self.council.step_aside(STEP_ASIDE).await;
+    /// Transfers leadership to another voter, if there is one, so that clients need not wait for an election.
+    pub async fn step_down(&self) {
+        self.membership.step_down(STEP_DOWN_TIMEOUT).await;
     }
 
-    /// Stops consensus, breaks off a snapshot and closes the log. Everything acknowledged is on disk.
+    /// Stops consensus, aborts a snapshot and closes the log. Everything acknowledged is on disk.
     pub async fn shutdown(&self) {
-        self.reads.stop().await;
+        self.read_index.stop().await;
         if let Err(error) = self.raft.shutdown().await {
             error!(%error, "consensus did not stop in order");
         }
@@ -440,25 +536,26 @@ impl Replica {
             error!(%error, "the snapshots were not closed in order");
         }
         self.log.close().await;
+        self.threads.clone().stop().await;
     }
 }
 
-/// Watches for the end of consensus: a storage failure or a bug, after which it does nothing more.
-fn watch_over(raft: &Raft) -> watch::Receiver<Option<String>> {
-    let (tell, told) = watch::channel(None);
-    // These change with leader, vote and membership only; the ones that tell why change with every entry. Both end
-    // with consensus.
-    let (mut rare, metrics) = (raft.server_metrics(), raft.metrics());
+/// Watches for a failure of consensus: a storage failure or a bug.
+fn watch_for_failure(raft: &Raft) -> watch::Receiver<Option<String>> {
+    let (failure, failed) = watch::channel(None);
+    // Server metrics change with leader, vote and membership only; the metrics with the reason change with every entry.
+    // Both end with consensus.
+    let (mut server_metrics, metrics) = (raft.server_metrics(), raft.metrics());
     tokio::spawn(async move {
-        while rare.changed().await.is_ok() {}
+        while server_metrics.changed().await.is_ok() {}
         let state = metrics.borrow_watched().running_state.clone();
         match state {
             Ok(()) | Err(openraft::errors::Fatal::Stopped) => {}
             Err(fatal) => {
                 error!(why = %fatal, "consensus has failed; this node must be restarted");
-                tell.send_replace(Some(fatal.to_string()));
+                failure.send_replace(Some(fatal.to_string()));
             }
         }
     });
-    told
+    failed
 }

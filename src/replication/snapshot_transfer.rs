@@ -1,6 +1,5 @@
-//! Owns: a snapshot file on its way from one node to another: sent in chunks, taken into a draft, and handed on only
-//! when every byte is as announced. The transport reports a sender that broke off as a clean end, so length and checksum
-//! decide.
+//! Owns: the transfer of a snapshot file between nodes: sent in chunks, received into a draft, and accepted only if
+//! length and checksum are as announced. The transport reports an interrupted sender as a clean end, so both are needed.
 
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
@@ -20,10 +19,10 @@ use crate::storage::disk::{Disk, DiskFile};
 use crate::storage::snapshot::{Sealed, Snapshots};
 
 const CHUNK_BYTES: usize = 256 << 10;
-/// Received bytes go to the disk in steps, so that the log's fdatasync never waits behind all of them.
+/// Received bytes are synced in steps, so that the log's fdatasync never waits for all of them.
 const SYNC_BYTES: u64 = 8 << 20;
 
-/// The header and then the file in chunks. A file that cannot be read ends the stream early, and the receiver refuses.
+/// The header and then the file in chunks. A read error ends the stream early, and the receiver refuses the snapshot.
 pub fn parts(disk: Arc<dyn Disk>, header: SnapshotHeader, sealed: Sealed) -> impl Stream<Item = SnapshotPart> {
     let path = sealed.path;
     let chunks = futures::stream::unfold(None, move |open| {
@@ -32,7 +31,7 @@ pub fn parts(disk: Arc<dyn Disk>, header: SnapshotHeader, sealed: Sealed) -> imp
             let opened = path.clone();
             let read = off_runtime(move || next_chunk(&*disk, &opened, open)).await.and_then(|read| read);
             read.unwrap_or_else(|error| {
-                warn!(%error, file = %path.display(), "a snapshot cannot be read out");
+                warn!(%error, file = %path.display(), "a snapshot cannot be sent");
                 None
             })
         }
@@ -43,7 +42,7 @@ pub fn parts(disk: Arc<dyn Disk>, header: SnapshotHeader, sealed: Sealed) -> imp
 
 type Chunk = (Bytes, Option<Box<dyn DiskFile>>);
 
-/// The next chunk of a file, which is opened for the first one; `None` at its end.
+/// The next chunk of a file, which is opened for the first chunk; `None` at its end.
 fn next_chunk(disk: &dyn Disk, path: &Path, open: Option<Box<dyn DiskFile>>) -> std::io::Result<Option<Chunk>> {
     let mut file = match open {
         Some(file) => file,
@@ -55,7 +54,7 @@ fn next_chunk(disk: &dyn Disk, path: &Path, open: Option<Box<dyn DiskFile>>) -> 
     Ok((read > 0).then(|| (chunk.into(), Some(file))))
 }
 
-/// Takes the chunks after the header into a draft and checks it from its first to its last byte.
+/// Receives the chunks after the header into a draft and verifies all of it.
 pub async fn receive(
     snapshots: &Arc<Snapshots>,
     disk: &Arc<dyn Disk>,
@@ -63,15 +62,15 @@ pub async fn receive(
     parts: &mut Streaming<SnapshotPart>,
 ) -> Result<Sealed, Status> {
     let path = snapshots.draft();
-    let taken = take(snapshots, disk, header, parts, path.clone()).await;
-    if taken.is_err() {
-        // Whatever is left of it is removed at the next start too.
+    let received = receive_draft(snapshots, disk, header, parts, path.clone()).await;
+    if received.is_err() {
+        // If this fails, the next start removes the draft.
         let _ = disk.remove(&path);
     }
-    taken
+    received
 }
 
-async fn take(
+async fn receive_draft(
     snapshots: &Arc<Snapshots>,
     disk: &Arc<dyn Disk>,
     header: &SnapshotHeader,
@@ -79,7 +78,8 @@ async fn take(
     path: PathBuf,
 ) -> Result<Sealed, Status> {
     let index = header.last_log.map_or(0, |last| last.index);
-    let checksum = wire::checksum(header)?;
+    let announced = (header.length, wire::checksum_from_proto(header)?);
+    let announced = (!planted::has(Bug::AcceptTruncatedSnapshot)).then_some(announced);
     let mut draft = Draft { file: disk.create(&path).map_err(not_written)?, bytes: 0, synced: 0 };
     while let Some(part) = parts.message().await? {
         let Some(Part::Chunk(chunk)) = part.part else {
@@ -91,10 +91,12 @@ async fn take(
                 header.length
             )));
         }
-        draft = off_runtime(move || draft.put(&chunk)).await.map_err(not_written)?.map_err(not_written)?;
+        draft = off_runtime(move || draft.write(&chunk)).await.map_err(not_written)?.map_err(not_written)?;
     }
-    if draft.bytes != header.length && !planted::has(Bug::AcceptTruncatedSnapshot) {
-        let (got, want) = (draft.bytes, header.length);
+    if let Some((want, _)) = announced
+        && draft.bytes != want
+    {
+        let got = draft.bytes;
         return Err(Status::data_loss(format!("the snapshot was cut short: {got} of {want} bytes came")));
     }
     let snapshots = snapshots.clone();
@@ -103,8 +105,10 @@ async fn take(
         snapshots.verify(&path, index).map_err(|error| Status::data_loss(error.to_string()))
     });
     let sealed = verified.await.map_err(not_written)??;
-    if sealed.checksum != checksum && !planted::has(Bug::AcceptTruncatedSnapshot) {
-        let (got, want) = (sealed.checksum, checksum);
+    if let Some((_, want)) = announced
+        && sealed.checksum != want
+    {
+        let got = sealed.checksum;
         return Err(Status::data_loss(format!("the snapshot has checksum {got:032x}; {want:032x} was announced")));
     }
     Ok(sealed)
@@ -117,7 +121,7 @@ struct Draft {
 }
 
 impl Draft {
-    fn put(mut self, chunk: &[u8]) -> std::io::Result<Draft> {
+    fn write(mut self, chunk: &[u8]) -> std::io::Result<Draft> {
         self.file.write_all(chunk)?;
         self.bytes += chunk.len() as u64;
         if self.bytes - self.synced >= SYNC_BYTES {
@@ -129,5 +133,5 @@ impl Draft {
 }
 
 fn not_written(error: std::io::Error) -> Status {
-    Status::unavailable(format!("the snapshot cannot be written down: {error}"))
+    Status::unavailable(format!("the snapshot cannot be written: {error}"))
 }

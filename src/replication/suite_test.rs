@@ -6,20 +6,21 @@ use openraft::StorageError;
 use openraft::testing::log::{StoreBuilder, Suite};
 use tempfile::TempDir;
 
-use super::GROUP;
+use super::RAFT_GROUP;
 use super::apply::Applier;
 use super::log_store::LogStore;
 use super::state_machine::StateMachine;
+use super::threads::ApplyThread;
 use super::types::Types;
 use crate::events::{Committed, EventSink};
 use crate::storage::disk::{Disk, RealDisk};
 use crate::storage::log::{Limits, Log};
-use crate::storage::memory::MemoryStore;
 use crate::storage::snapshot::Snapshots;
+use crate::storage::state::memory::MemoryStore;
 
-struct Deaf;
+struct NoSubscribers;
 
-impl EventSink for Deaf {
+impl EventSink for NoSubscribers {
     fn publish(&self, _events: Vec<Arc<Committed>>) {}
 }
 
@@ -29,11 +30,13 @@ impl StoreBuilder<Types, LogStore, StateMachine, TempDir> for Builder {
     async fn build(&self) -> Result<(TempDir, LogStore, StateMachine), StorageError<Types>> {
         let dir = tempfile::tempdir().unwrap();
         let disk: Arc<dyn Disk> = Arc::new(RealDisk);
-        let (log, writer) = Log::open(disk.clone(), &dir.path().join("log"), GROUP, Limits::default()).unwrap();
+        let (log, writer) = Log::open(disk.clone(), &dir.path().join("log"), RAFT_GROUP, Limits::default()).unwrap();
         writer.on_thread().unwrap();
-        let applier = Applier::new(Arc::new(MemoryStore::new()), Arc::new(Deaf), GROUP).unwrap().with_gaps();
+        let applier =
+            Applier::new(Arc::new(MemoryStore::new()), Arc::new(NoSubscribers), RAFT_GROUP).unwrap().with_gaps();
         let snapshots = Arc::new(Snapshots::open(disk, &dir.path().join("snapshots")).unwrap());
-        Ok((dir, LogStore::new(log), StateMachine::new(applier, snapshots)))
+        let apply = ApplyThread::here(applier, Arc::new(|| std::time::Duration::ZERO));
+        Ok((dir, LogStore::new(log), StateMachine::new(apply, RAFT_GROUP, snapshots)))
     }
 }
 

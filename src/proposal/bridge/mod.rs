@@ -1,17 +1,19 @@
-//! An edge instance: the data lives at a main, reached over the main's bus.
+//! The bridge adapter: an edge node whose data is stored at another node, the main, reached over the main's bus.
 //!
-//! Owns: `BridgeAdapter`. A main of this project decides whole calls (`relay`); any other main only keeps records, and
-//! the machine decides here over records fetched from it (`records`, one session at a time).
-//! `mains` keeps the connection, `follow` the feed, `line` is all a bridge needs of a bus, `sdk` the SDK behind it.
-//! Never: data of its own, or an event that did not come from the main.
+//! Owns: `BridgeAdapter`. Calls are relayed to a main of this project, which decides them. A main that only stores
+//! records cannot decide: then the machine runs here over fetched records (`records`), one mutation per session at a
+//! time (`per_session_lock`). `main_client` connects, fails over and retries; `handshake` finds out what kind of main
+//! answers; `main_feed` receives the main's events; `connection` is the interface to a bus, `sdk` its implementation.
+//! Never: store data, or publish an event that did not come from the main.
 
-mod follow;
-mod introduce;
-pub mod line;
-mod mains;
+pub mod connection;
+pub mod error;
+mod handshake;
+mod main_client;
+mod main_feed;
+mod per_session_lock;
 mod records;
 pub mod sdk;
-mod turns;
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -20,77 +22,80 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 use serde_json::{Value, json};
 
-use self::follow::Follower;
-pub use self::follow::OnMain;
-use self::introduce::{Kind, Spelling};
-use self::line::Dial;
-pub use self::mains::{Address, BridgeSettings};
-use self::mains::{Effect, Mains};
-use self::records::Remote;
+use self::connection::Connector;
+use self::error::BridgeError;
+use self::handshake::{MainKind, NameStyle};
+pub use self::main_client::{Address, BridgeSettings};
+use self::main_client::{Effect, MainClient};
+use self::main_feed::MainFeed;
+pub use self::main_feed::OnFirstConnect;
+use self::records::RemoteRecords;
 use super::mint::Mint;
-use super::{Adapter, Intent, Relayed, Undone};
+use super::{Adapter, AdapterError, Freshness, Intent, Proposal, Relayed};
 use crate::events::EventSink;
 use crate::machine::ids::RequestId;
-use crate::machine::{Answer, Command, Found, Query};
+use crate::machine::json::integer_beyond_64_bits;
+use crate::machine::refusal::Refusal;
+use crate::machine::{Answer, Found, Query};
 
 pub struct BridgeAdapter {
-    mains: Arc<Mains>,
-    remote: Remote,
+    main: Arc<MainClient>,
+    records: RemoteRecords,
     mint: Arc<dyn Mint>,
 }
 
 impl BridgeAdapter {
-    /// Attaches to the first main that answers. An error names the key of each and what is wrong with it.
+    /// Connects to the first main that can be used. The error names each configured key and what is wrong with it.
     pub async fn open(
         settings: BridgeSettings,
-        dial: Arc<dyn Dial>,
+        connector: Arc<dyn Connector>,
         mint: Arc<dyn Mint>,
         sink: Arc<dyn EventSink>,
-        on_main: Option<OnMain>,
-    ) -> Result<BridgeAdapter, String> {
-        // Like the positions of JSONL files: from the clock, so that none is given twice.
+        on_first_connect: Option<OnFirstConnect>,
+    ) -> Result<BridgeAdapter, BridgeError> {
+        // Indexes start from the clock, so that a restarted bridge does not give the same position twice.
         let last_index = u64::try_from(mint.stamp().at_ms).unwrap_or(0) << 16;
-        let follower = Arc::new(Follower::new(sink, last_index, on_main));
-        let mains = Mains::open(settings, dial, follower).await?;
-        let spelling = match mains.kind() {
-            Kind::Whole { .. } => Spelling::Kebab,
-            Kind::Plain(spelling) => *spelling,
+        let feed = Arc::new(MainFeed::new(sink, last_index, on_first_connect));
+        let main = MainClient::connect(settings, connector, feed).await?;
+        let names = match main.kind() {
+            MainKind::Deciding { .. } => NameStyle::Kebab,
+            MainKind::RecordsOnly(names) => *names,
         };
-        let remote = Remote::new(mains.clone(), spelling, mint.clone());
-        Ok(BridgeAdapter { mains, remote, mint })
+        let records = RemoteRecords::new(main.clone(), names, mint.clone());
+        Ok(BridgeAdapter { main, records, mint })
     }
 
-    /// Why nothing can be served at the moment, if so.
+    /// Why calls cannot be served at the moment; `None` if they can.
     pub fn trouble(&self) -> Option<String> {
-        self.mains.trouble()
+        self.main.trouble()
     }
 
-    /// Lets go of the main. Later calls are answered `Unavailable`.
+    /// Disconnects from the main. Later calls fail as unavailable.
     pub fn close(&self) {
-        self.mains.close();
+        self.main.close();
     }
 
-    /// A call at a main that decides.
-    async fn relayed(&self, call: Relayed<'_>, deadline: Instant) -> Result<String, Undone> {
-        let deadline = self.mains.deadline(deadline);
-        let mut body = read(call.body)?;
+    /// Sends a call to a main that decides, and returns its answer.
+    async fn relay_to_main(&self, call: Relayed<'_>, deadline: Instant) -> Result<String, AdapterError> {
+        let deadline = self.main.limit(deadline);
+        let mut body = parse_body(call.body)?;
         let answer = match call.intent {
             Intent::Read { page } => {
                 if let Some((page, fields)) = page.zip(body.as_object_mut()) {
                     fields.insert("limit".to_owned(), page.into());
                 }
-                self.mains.call(call.function_id, &body, Effect::None, deadline).await?
+                self.main.call(call.function_id, &body, Effect::Read, deadline).await?
             }
             Intent::Change => {
-                // Named once, by the main's clock: it forgets by that one.
-                let born_ms = self.mains.attached(deadline).await?.now_ms().unwrap_or(0);
-                let request_id = RequestId::new(born_ms, self.mint.request_id().0);
+                // One request id for all retries. It carries the time of the main's log, because the main expires the
+                // answers it keeps for dedup by that.
+                let request_id = RequestId::new(self.main.now_ms(deadline).await?, self.mint.request_id().0);
                 let proposal = json!({
                     "request_id": format!("{:032x}", request_id.0),
                     "function": call.function_id,
                     "request": body,
                 });
-                self.mains.call("session::store::propose", &proposal, Effect::Some, deadline).await?
+                self.main.call("session::store::propose", &proposal, Effect::Write, deadline).await?
             }
         };
         Ok(answer.to_string())
@@ -98,34 +103,49 @@ impl BridgeAdapter {
 }
 
 impl Adapter for BridgeAdapter {
-    /// Decided here, over the main's records.
-    fn propose(&self, command: Command, deadline: Instant) -> BoxFuture<'_, Result<Answer, Undone>> {
-        self.remote.propose(command, self.mains.deadline(deadline)).boxed()
+    /// Decides here, over records fetched from the main.
+    fn propose(&self, proposal: Proposal) -> BoxFuture<'_, Result<Answer, AdapterError>> {
+        if proposal.request_id.is_some() {
+            let why = "a bridge does not store request ids; send the call to its main";
+            return std::future::ready(Err(AdapterError::Unavailable(why.to_owned()))).boxed();
+        }
+        self.records.propose(proposal.command, self.main.limit(proposal.deadline)).boxed()
     }
 
-    fn ask(&self, query: Query, deadline: Instant) -> BoxFuture<'_, Result<Found, Undone>> {
-        self.remote.ask(query, self.mains.deadline(deadline)).boxed()
+    fn ask(&self, query: Query, _: Freshness, deadline: Instant) -> BoxFuture<'_, Result<Found, AdapterError>> {
+        self.records.ask(query, self.main.limit(deadline)).boxed()
     }
 
-    fn relay<'a>(&'a self, call: Relayed<'a>, deadline: Instant) -> Option<BoxFuture<'a, Result<String, Undone>>> {
-        match self.mains.kind() {
-            Kind::Whole { .. } => Some(self.relayed(call, deadline).boxed()),
-            Kind::Plain(_) => None,
+    fn relay<'a>(
+        &'a self,
+        call: Relayed<'a>,
+        deadline: Instant,
+    ) -> Option<BoxFuture<'a, Result<String, AdapterError>>> {
+        match self.main.kind() {
+            MainKind::Deciding { .. } => Some(self.relay_to_main(call, deadline).boxed()),
+            MainKind::RecordsOnly(_) => None,
         }
     }
 }
 
 impl Drop for BridgeAdapter {
     fn drop(&mut self) {
-        self.mains.close();
+        self.main.close();
     }
 }
 
-/// The body was checked already; nothing at all is an empty object.
-fn read(body: &str) -> Result<Value, Undone> {
+/// The body was validated before; an empty body is an empty object.
+fn parse_body(body: &str) -> Result<Value, AdapterError> {
     match body.trim_ascii() {
         "" | "null" => Ok(json!({})),
-        body => serde_json::from_str(body).map_err(|error| Undone::Unavailable(format!("the body: {error}"))),
+        body if integer_beyond_64_bits(body).is_some() => {
+            // The SDK parses what it sends.
+            let number: String = integer_beyond_64_bits(body).unwrap_or_default().chars().take(80).collect();
+            Err(AdapterError::Refused(Refusal::RequestInvalid(format!(
+                "the integer {number} does not fit 64 bits, and a bridge cannot pass it on unchanged: write it as a string"
+            ))))
+        }
+        body => serde_json::from_str(body).map_err(|error| AdapterError::Unavailable(format!("the body: {error}"))),
     }
 }
 

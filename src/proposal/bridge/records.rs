@@ -1,6 +1,6 @@
-//! Owns: the machine over records that live at a plain main: whatever a command or a query looks at is fetched before it
-//! is decided, its changes are written back record by record, its events are published there.
-//! Never: an event told to anybody here; it comes back over the main's feed.
+//! Owns: running the machine here over records that a main stores. Fetches what a command or query reads, decides,
+//! writes the changes back record by record, and publishes the events at the main.
+//! Never: publish an event to local subscribers; they get it from the main's feed.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,62 +13,63 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use super::introduce::Spelling;
-use super::mains::{Effect, Mains};
-use super::turns::Turns;
+use super::handshake::NameStyle;
+use super::main_client::{Effect, MainClient};
+use super::per_session_lock::SessionLocks;
+use crate::machine::change::{Change, SessionChange};
 use crate::machine::entry::{Entry, SessionEntry};
 use crate::machine::event::Event;
-use crate::machine::feed::{FeedEdge, Record};
+use crate::machine::feed_record::{FeedEdge, Record};
 use crate::machine::ids::{EntryId, FeedPlace, Position, RequestId, SessionId};
 use crate::machine::refusal::{Fault, Refusal};
 use crate::machine::session::SessionMeta;
-use crate::machine::view::{Change, Facet, ListOrder, ListPoint, View};
+use crate::machine::view::{Facet, ListOrder, ListPoint, View};
 use crate::machine::{Answer, Command, Found, Query, Stamped, apply, query};
-use crate::proposal::Undone;
-use crate::proposal::mint::Mint;
-use crate::storage::kv::{Changed, Layer, Nothing};
-use crate::storage::view::{Records, write};
+use crate::mint::Mint;
+use crate::proposal::AdapterError;
+use crate::storage::state::kv::{Changed, Layer, Nothing};
+use crate::storage::state::{Encoded, Records, write};
 
-/// Entries of one session that are fetched one by one; who wants more gets them all at once.
+/// How many entries of a session are fetched one by one. A decision that needs more fetches all of them in one call.
 const SINGLE_ENTRIES_MAX: usize = 2;
 
-/// Raw writes of one mutation that are on their way together.
+/// How many record writes of one mutation may be in flight.
 const WRITES_AT_ONCE: usize = 16;
 
-/// Events one call of publish-events takes.
+/// The most events in one call of publish-events.
 const EVENTS_AT_ONCE: usize = 1000;
 
-pub struct Remote {
-    mains: Arc<Mains>,
-    spelling: Spelling,
+pub struct RemoteRecords {
+    main: Arc<MainClient>,
+    names: NameStyle,
     mint: Arc<dyn Mint>,
-    turns: Turns,
-    /// The latest time seen in any record or given to one. A plain main has no clock that could be asked.
+    locks: SessionLocks,
+    /// The latest time in any record that was read or written. This kind of main does not tell its time.
     clock_ms: AtomicI64,
 }
 
-impl Remote {
-    pub fn new(mains: Arc<Mains>, spelling: Spelling, mint: Arc<dyn Mint>) -> Remote {
-        Remote { mains, spelling, mint, turns: Turns::default(), clock_ms: AtomicI64::new(0) }
+impl RemoteRecords {
+    pub fn new(main: Arc<MainClient>, names: NameStyle, mint: Arc<dyn Mint>) -> RemoteRecords {
+        RemoteRecords { main, names, mint, locks: SessionLocks::default(), clock_ms: AtomicI64::new(0) }
     }
 
-    pub async fn ask(&self, asked: Query, deadline: Instant) -> Result<Found, Undone> {
-        let found = self.over_fetched(|view| query(view, &asked), deadline).await?;
-        found.map_err(Undone::Refused)
+    pub async fn ask(&self, asked: Query, deadline: Instant) -> Result<Found, AdapterError> {
+        let found = self.decide(|view| query(view, &asked), deadline).await?;
+        found.map_err(AdapterError::Refused)
     }
 
-    /// The order of effects: take the session's turn, fetch and decide, write, publish, answer.
-    pub async fn propose(&self, command: Command, deadline: Instant) -> Result<Answer, Undone> {
-        let _turn = match command.session_id() {
-            Some(session_id) => Some(self.turns.take(session_id, deadline).await?),
+    /// The order of effects: lock the session, fetch and decide, write, publish, answer.
+    pub async fn propose(&self, command: Command, deadline: Instant) -> Result<Answer, AdapterError> {
+        let _lock = match command.session_id() {
+            Some(session_id) => Some(self.locks.acquire(session_id, deadline).await.ok_or_else(session_busy)?),
             None => None,
         };
         let stamp = self.mint.stamp();
-        let stamped = Stamped { stamp, request_id: RequestId::UNREPEATED, repeated: false, command };
-        let outcome = self.over_fetched(|view| apply(view, &stamped), deadline).await?;
-        let answer = outcome.answer.map_err(Undone::Refused)?;
+        let stamped = Stamped { stamp, request_id: RequestId::NONE, is_retry: false, scope: None, command };
+        let outcome = self.decide(|view| apply(view, &stamped), deadline).await?;
+        let answer = outcome.answer.map_err(AdapterError::Refused)?;
         for change in &outcome.changes {
-            if let Change::SetClock(at_ms) = change {
+            if let Change::Clock(at_ms) = change {
                 self.clock_ms.fetch_max(*at_ms, Ordering::Relaxed);
             }
         }
@@ -77,123 +78,124 @@ impl Remote {
         Ok(answer)
     }
 
-    /// Runs a decision again and again, until everything it looks at was fetched.
-    async fn over_fetched<T>(
+    /// Runs a decision over the fetched records. If it reads a record that is missing, fetches that one and starts
+    /// over.
+    async fn decide<T>(
         &self,
-        decide: impl Fn(&Fetched) -> Result<T, Fault>,
+        decision: impl Fn(&Fetched) -> Result<T, Fault>,
         deadline: Instant,
-    ) -> Result<T, Undone> {
+    ) -> Result<T, AdapterError> {
         let mut fetched = Fetched::default();
         loop {
             fetched.clock_ms = self.clock_ms.load(Ordering::Relaxed);
-            let decided = decide(&fetched);
+            let decided = decision(&fetched);
             let Some(need) = fetched.missing.take() else {
-                return decided.map_err(|fault| Undone::Unavailable(fault.0));
+                return decided.map_err(|fault| AdapterError::Unavailable(fault.0));
             };
             self.fetch(&mut fetched, need, deadline).await?;
         }
     }
 
-    async fn fetch(&self, fetched: &mut Fetched, need: Need, deadline: Instant) -> Result<(), Undone> {
+    async fn fetch(&self, fetched: &mut Fetched, need: Need, deadline: Instant) -> Result<(), AdapterError> {
         match &need {
             Need::Meta(session_id) => {
                 let body = json!({ "session_id": session_id });
                 let meta: Option<SessionMeta> = self.read("get-meta", body, deadline).await?;
-                self.notice(meta.as_slice());
-                fetched.put(meta.into_iter().map(Change::PutMeta).collect())?;
+                self.advance_clock(meta.as_slice());
+                fetched.put(meta.into_iter().map(Change::put_meta).collect())?;
             }
             Need::Leaf(session_id) => {
                 let leaf: Leaf = self.read("get-active-leaf", json!({ "session_id": session_id }), deadline).await?;
-                let leaf = leaf.entry_id.map(|entry_id| Change::SetLeaf(session_id.clone(), entry_id));
+                let leaf = leaf.entry_id.map(|entry_id| Change::set_leaf(session_id, entry_id));
                 fetched.put(leaf.into_iter().collect())?;
             }
             Need::Entry(session_id, entry_id) => {
                 let body = json!({ "session_id": session_id, "entry_id": entry_id });
                 let entry: Option<SessionEntry> = self.read("get-entry", body, deadline).await?;
-                let entry = entry.map(|entry| Change::PutEntry(session_id.clone(), Entry::from(entry)));
+                let entry = entry.map(|entry| Change::put_entry(session_id, Entry::from(entry)));
                 fetched.put(entry.into_iter().collect())?;
             }
             Need::Entries(session_id) => {
                 let all: Entries = self.read("list-entries", json!({ "session_id": session_id }), deadline).await?;
-                let put = |entry| Change::PutEntry(session_id.clone(), Entry::from(entry));
+                let put = |entry| Change::put_entry(session_id, Entry::from(entry));
                 fetched.put(all.entries.into_iter().map(put).collect())?;
             }
             Need::Metas => {
                 let all: Metas = self.read("list-metas", json!({}), deadline).await?;
-                self.notice(&all.metas);
-                fetched.put(all.metas.into_iter().map(Change::PutMeta).collect())?;
+                self.advance_clock(&all.metas);
+                fetched.put(all.metas.into_iter().map(Change::put_meta).collect())?;
             }
         }
         fetched.known.insert(need);
         Ok(())
     }
 
-    fn notice(&self, metas: &[SessionMeta]) {
+    fn advance_clock(&self, metas: &[SessionMeta]) {
         let latest = metas.iter().map(|meta| meta.updated_at).max();
         self.clock_ms.fetch_max(latest.unwrap_or(0), Ordering::Relaxed);
     }
 
-    async fn read<T: DeserializeOwned>(&self, name: &str, body: Value, deadline: Instant) -> Result<T, Undone> {
-        let function_id = self.spelling.id(name);
-        let answer = self.mains.call(&function_id, &body, Effect::None, deadline).await?;
-        serde_json::from_value(answer)
-            .map_err(|error| Undone::Unavailable(format!("the main's answer to {function_id} cannot be read: {error}")))
+    async fn read<T: DeserializeOwned>(&self, name: &str, body: Value, deadline: Instant) -> Result<T, AdapterError> {
+        let function_id = self.names.function_id(name);
+        let answer = self.main.call(&function_id, &body, Effect::Read, deadline).await?;
+        // From text, because entries keep their bodies as text.
+        serde_json::from_str(&answer.to_string()).map_err(|error| {
+            AdapterError::Unavailable(format!("the main's answer to {function_id} cannot be read: {error}"))
+        })
     }
 
-    /// Writes a mutation's records. The session's own record comes last, and goes first: what it does not count yet, or
-    /// no longer, is not seen.
-    async fn write(&self, mut changes: Vec<Change>, deadline: Instant) -> Result<(), Undone> {
+    /// Writes a mutation's records. The session's meta record is written last and deleted first, because readers find
+    /// the other records through it. A mutation that replaces a session deletes before it writes.
+    async fn write(&self, mut changes: Vec<Change>, deadline: Instant) -> Result<(), AdapterError> {
         changes.sort_by_key(rank);
         let writes = changes.iter().filter_map(|change| self.raw(change));
-        // Parents are sent before their children, and all entries are there before the leaf moves.
-        let (entries, others): (Vec<_>, Vec<_>) = writes.partition(|(name, _)| *name == "put-entry");
-        let mut begun = false;
+        // Parents are sent before their children, and the leaf moves after all entries are written.
+        let (deletions, writes): (Vec<_>, Vec<_>) = writes.partition(|(name, _)| name.starts_with("delete-"));
+        let (entries, others): (Vec<_>, Vec<_>) = writes.into_iter().partition(|(name, _)| *name == "put-entry");
+        let mut some_written = false;
+        for (name, body) in deletions {
+            partly_written(self.put(name, body, deadline).await, some_written)?;
+            some_written = true;
+        }
         let entries: Vec<_> = entries.into_iter().map(|(name, body)| self.put(name, body, deadline)).collect();
         let mut entries = futures::stream::iter(entries).buffered(WRITES_AT_ONCE);
         while let Some(written) = entries.next().await {
-            in_part(written, begun)?;
-            begun = true;
+            partly_written(written, some_written)?;
+            some_written = true;
         }
         for (name, body) in others {
-            in_part(self.put(name, body, deadline).await, begun)?;
-            begun = true;
+            partly_written(self.put(name, body, deadline).await, some_written)?;
+            some_written = true;
         }
         Ok(())
     }
 
-    async fn put(&self, name: &'static str, body: Value, deadline: Instant) -> Result<(), Undone> {
-        self.mains.call(&self.spelling.id(name), &body, Effect::Some, deadline).await.map(|_| ())
+    async fn put(&self, name: &'static str, body: Value, deadline: Instant) -> Result<(), AdapterError> {
+        self.main.call(&self.names.function_id(name), &body, Effect::Write, deadline).await.map(|_| ())
     }
 
-    /// The raw write that carries out a change; none for what only this project's stores keep.
+    /// The store call that writes a change; `None` for changes that only this project's own stores keep.
     fn raw(&self, change: &Change) -> Option<(&'static str, Value)> {
+        let Change::Session(session_id, change) = change else { return None };
         Some(match change {
-            Change::PutMeta(meta) => ("put-meta", json!({ "meta": meta })),
-            Change::DeleteMeta(session_id) => ("delete-meta", json!({ "session_id": session_id })),
-            Change::PutEntry(session_id, entry) => ("put-entry", json!({ "session_id": session_id, "entry": entry })),
-            Change::DeleteEntries(session_id) => ("delete-entries", json!({ "session_id": session_id })),
-            Change::SetLeaf(session_id, entry_id) => {
+            SessionChange::PutMeta(meta) => ("put-meta", json!({ "meta": meta })),
+            SessionChange::DeleteMeta => ("delete-meta", json!({ "session_id": session_id })),
+            SessionChange::PutEntry(entry) => ("put-entry", json!({ "session_id": session_id, "entry": entry })),
+            SessionChange::DeleteEntries => ("delete-entries", json!({ "session_id": session_id })),
+            SessionChange::SetLeaf(entry_id) => {
                 ("set-active-leaf", json!({ "session_id": session_id, "entry_id": entry_id }))
             }
-            Change::DeleteLeaf(session_id) => ("delete-active-leaf", json!({ "session_id": session_id })),
-            Change::SetSeq(..)
-            | Change::DeleteSeq(_)
-            | Change::SetClock(_)
-            | Change::Remember(..)
-            | Change::Forget(_)
-            | Change::Record { .. }
-            | Change::TrimFeed { .. }
-            | Change::SetCursor(..) => return None,
+            SessionChange::DeleteLeaf => ("delete-active-leaf", json!({ "session_id": session_id })),
         })
     }
 
-    /// Hands the events to the main, which tells everybody. The mutation stands, whatever becomes of them.
+    /// Publishes the events at the main. A failure does not undo the mutation, which is written already.
     async fn publish(&self, events: &[Event], deadline: Instant) {
         for batch in events.chunks(EVENTS_AT_ONCE) {
             let envelopes: Vec<Value> = batch.iter().map(envelope).collect();
             let body = json!({ "events": envelopes });
             if let Err(undone) = self.put("publish-events", body, deadline).await {
-                tracing::error!(%undone, events = batch.len(), "a mutation is done, but its events may not be heard");
+                tracing::error!(%undone, events = batch.len(), "a mutation was written, but its events may be lost");
                 return;
             }
         }
@@ -208,31 +210,30 @@ fn envelope(event: &Event) -> Value {
     envelope
 }
 
-/// A mutation some of whose records were written is neither done nor undone.
-fn in_part(written: Result<(), Undone>, begun: bool) -> Result<(), Undone> {
+fn session_busy() -> AdapterError {
+    AdapterError::Unavailable("the deadline passed while earlier mutations of the session ran".to_owned())
+}
+
+/// If some records of the mutation are written already, a failed write leaves the outcome unknown.
+fn partly_written(written: Result<(), AdapterError>, some_written: bool) -> Result<(), AdapterError> {
     match written {
-        Err(Undone::Unavailable(why)) if begun => Err(Undone::OutcomeUnknown(why)),
-        Err(undone @ Undone::RefusedThere { .. }) if begun => Err(Undone::OutcomeUnknown(undone.to_string())),
+        Err(AdapterError::Unavailable(why)) if some_written => Err(AdapterError::OutcomeUnknown(why)),
+        Err(undone @ AdapterError::RefusedByMain { .. }) if some_written => {
+            Err(AdapterError::OutcomeUnknown(undone.to_string()))
+        }
         written => written,
     }
 }
 
 fn rank(change: &Change) -> u8 {
     match change {
-        Change::PutEntry(..) => 1,
-        Change::SetLeaf(..) => 2,
-        Change::PutMeta(_) => 3,
-        Change::DeleteMeta(_) => 4,
-        Change::DeleteEntries(_) => 5,
-        Change::DeleteLeaf(_) => 6,
-        Change::SetSeq(..)
-        | Change::DeleteSeq(_)
-        | Change::SetClock(_)
-        | Change::Remember(..)
-        | Change::Forget(_)
-        | Change::Record { .. }
-        | Change::TrimFeed { .. }
-        | Change::SetCursor(..) => 7,
+        Change::Session(_, SessionChange::PutEntry(_)) => 1,
+        Change::Session(_, SessionChange::SetLeaf(_)) => 2,
+        Change::Session(_, SessionChange::PutMeta(_)) => 3,
+        Change::Session(_, SessionChange::DeleteMeta) => 4,
+        Change::Session(_, SessionChange::DeleteEntries) => 5,
+        Change::Session(_, SessionChange::DeleteLeaf) => 6,
+        Change::Answer(_) | Change::Feed(_) | Change::Work(_) | Change::Clock(_) => 7,
     }
 }
 
@@ -251,7 +252,7 @@ struct Metas {
     metas: Vec<SessionMeta>,
 }
 
-/// A record, or records, that a decision looks at.
+/// Records that a decision reads.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 enum Need {
     Meta(SessionId),
@@ -261,7 +262,7 @@ enum Need {
     Metas,
 }
 
-/// What was fetched so far, and what a decision looked for in vain.
+/// The records that were fetched so far, and the first one that a decision missed.
 #[derive(Default)]
 struct Fetched {
     records: Changed,
@@ -272,13 +273,13 @@ struct Fetched {
 }
 
 impl Fetched {
-    fn put(&mut self, changes: Vec<Change>) -> Result<(), Undone> {
-        let written = write(&Layer { over: &self.records, base: &Nothing }, &changes);
-        self.records.extend(written.map_err(|fault| Undone::Unavailable(fault.0))?);
+    fn put(&mut self, changes: Vec<Change>) -> Result<(), AdapterError> {
+        let written = write(&Layer { over: &self.records, base: &Nothing }, &Encoded::new(&changes));
+        self.records.extend(written.map_err(|fault| AdapterError::Unavailable(fault.0))?);
         Ok(())
     }
 
-    /// Lets a decision go on when one of the needs is fetched already, and notes the first of them otherwise.
+    /// Fails if none of the needs is fetched yet, and notes the first of them as missing.
     fn need(&self, needs: &[Need]) -> Result<(), Fault> {
         if needs.iter().any(|need| self.known.contains(need)) {
             return Ok(());
@@ -322,7 +323,18 @@ impl View for Fetched {
         self.over(|records| records.entries(session_id))
     }
 
-    /// A main of records numbers no events, and keeps no feed that could be read.
+    fn entries_after(
+        &self,
+        session_id: &SessionId,
+        after: Option<&EntryId>,
+        limit: usize,
+        bytes_max: usize,
+    ) -> Result<Vec<Entry>, Fault> {
+        self.need(&[Need::Entries(session_id.clone())])?;
+        self.over(|records| records.entries_after(session_id, after, limit, bytes_max))
+    }
+
+    /// This kind of main has no sequence numbers, no dedup records and no readable feed.
     fn seq(&self, _session_id: &SessionId) -> Result<u64, Fault> {
         Ok(0)
     }
@@ -338,11 +350,11 @@ impl View for Fetched {
         self.over(|records| records.listed(facet, order, from, limit))
     }
 
-    fn remembered(&self, _request_id: RequestId) -> Result<Option<Result<Answer, Refusal>>, Fault> {
+    fn recorded_answer(&self, _request_id: RequestId) -> Result<Option<Result<Answer, Refusal>>, Fault> {
         Ok(None)
     }
 
-    fn recorded(&self, _after: Option<FeedPlace>, _limit: usize) -> Result<Vec<(FeedPlace, Record)>, Fault> {
+    fn feed_records(&self, _after: Option<FeedPlace>, _limit: usize) -> Result<Vec<(FeedPlace, Record)>, Fault> {
         Ok(Vec::new())
     }
 

@@ -1,4 +1,4 @@
-//! The laws of a bridge before mains that are lost, foreign, refusing or half way through, without a socket.
+//! The laws of a bridge when its main is lost, refuses, fails halfway or is not a main. Without sockets.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -6,40 +6,46 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
-use super::line::{CallFailure, Hear, Line};
+use super::connection::{CallFailure, CallFuture, ConnectFuture, Connection, OnEvent};
 use super::*;
 use crate::events::Committed;
+use crate::machine::Command;
 use crate::machine::apply::append::AppendEntry;
 use crate::machine::entry::Body;
 use crate::machine::json::Json;
-use crate::proposal::mint::SystemMint;
+use crate::mint::SystemMint;
 
 type Answers = Box<dyn Fn(&str, &Value) -> Result<Value, CallFailure> + Send + Sync>;
 
-/// Buses by url, and what was asked of them.
+/// Buses by url, and the calls they received: url, function, body.
 #[derive(Clone, Default)]
-struct Town {
-    houses: Arc<BTreeMap<String, House>>,
-    asked: Arc<Mutex<Vec<(String, String, Value)>>>,
-    heard: Arc<Mutex<Vec<Hear>>>,
+struct Network {
+    buses: Arc<BTreeMap<String, FakeBus>>,
+    calls: Arc<Mutex<Vec<(String, String, Value)>>>,
+    subscribers: Arc<Mutex<Vec<OnEvent>>>,
 }
 
-struct House {
+struct FakeBus {
     answers: Answers,
-    /// Whoever answers so is gone afterwards.
-    gone_after: Option<&'static str>,
-    gone: CancellationToken,
+    /// The bus is lost after it has answered this function.
+    lost_after: Option<&'static str>,
+    lost: CancellationToken,
 }
 
-struct Wire {
+struct FakeConnection {
     url: String,
-    town: Town,
+    network: Network,
 }
 
-impl House {
+/// An error as a bus sends it.
+fn error(text: &str) -> CallFailure {
+    CallFailure::from_bus("invocation_failed", text)
+}
+
+impl FakeBus {
     /// A main of this project.
-    fn whole(instance: &'static str, cluster: &'static str) -> House {
-        House::new(move |function, _| match function {
+    fn deciding(instance: &'static str, cluster: &'static str) -> FakeBus {
+        FakeBus::new(move |function, _| match function {
             "session::store::about" => Ok(json!({
                 "instance": instance, "cluster": cluster, "position": format!("{cluster}.0.7.0"), "now_ms": 5_000,
             })),
@@ -47,23 +53,23 @@ impl House {
         })
     }
 
-    fn new(answers: impl Fn(&str, &Value) -> Result<Value, CallFailure> + Send + Sync + 'static) -> House {
-        House { answers: Box::new(answers), gone_after: None, gone: CancellationToken::new() }
+    fn new(answers: impl Fn(&str, &Value) -> Result<Value, CallFailure> + Send + Sync + 'static) -> FakeBus {
+        FakeBus { answers: Box::new(answers), lost_after: None, lost: CancellationToken::new() }
     }
 }
 
-impl Town {
-    fn of(houses: impl IntoIterator<Item = (&'static str, House)>) -> Town {
-        let houses = houses.into_iter().map(|(url, house)| (url.to_owned(), house)).collect();
-        Town { houses: Arc::new(houses), ..Town::default() }
+impl Network {
+    fn of(buses: impl IntoIterator<Item = (&'static str, FakeBus)>) -> Network {
+        let buses = buses.into_iter().map(|(url, bus)| (url.to_owned(), bus)).collect();
+        Network { buses: Arc::new(buses), ..Network::default() }
     }
 
     fn bodies(&self, function: &str) -> Vec<Value> {
-        let asked = self.asked.lock().unwrap();
-        asked.iter().filter(|(_, asked, _)| asked == function).map(|(_, _, body)| body.clone()).collect()
+        let calls = self.calls.lock().unwrap();
+        calls.iter().filter(|(_, called, _)| called == function).map(|(_, _, body)| body.clone()).collect()
     }
 
-    async fn bridge(&self, urls: &[&str]) -> Result<BridgeAdapter, String> {
+    async fn bridge(&self, urls: &[&str]) -> Result<BridgeAdapter, BridgeError> {
         let address = |url: &&str| Address { key: format!("urls.{url}"), url: url.to_string(), shown: url.to_string() };
         let settings = BridgeSettings {
             mains: urls.iter().map(address).collect(),
@@ -71,101 +77,97 @@ impl Town {
             instance: "me".to_owned(),
         };
         let mint = Arc::new(SystemMint::default());
-        BridgeAdapter::open(settings, Arc::new(self.clone()), mint, Arc::new(Nobody), None).await
+        BridgeAdapter::open(settings, Arc::new(self.clone()), mint, Arc::new(NoSubscribers), None).await
     }
 }
 
-struct Nobody;
+struct NoSubscribers;
 
-impl EventSink for Nobody {
+impl EventSink for NoSubscribers {
     fn publish(&self, _events: Vec<Arc<Committed>>) {}
 }
 
-impl Dial for Town {
-    fn dial<'a>(&'a self, url: &'a str, _within: Duration) -> BoxFuture<'a, Result<Arc<dyn Line>, String>> {
-        let there = self.houses.get(url).is_some_and(|house| !house.gone.is_cancelled());
-        let line: Arc<dyn Line> = Arc::new(Wire { url: url.to_owned(), town: self.clone() });
-        std::future::ready(there.then_some(line).ok_or("it cannot be reached".to_owned())).boxed()
+impl Connector for Network {
+    fn connect<'a>(&'a self, url: &'a str, _within: Duration) -> ConnectFuture<'a> {
+        let reachable = self.buses.get(url).is_some_and(|bus| !bus.lost.is_cancelled());
+        let connection: Arc<dyn Connection> = Arc::new(FakeConnection { url: url.to_owned(), network: self.clone() });
+        let refused = BridgeError::Unreachable("connection refused".to_owned());
+        std::future::ready(reachable.then_some(connection).ok_or(refused)).boxed()
     }
 }
 
-impl Line for Wire {
-    fn call<'a>(
-        &'a self,
-        function_id: &'a str,
-        body: Value,
-        _within: Duration,
-    ) -> BoxFuture<'a, Result<Value, CallFailure>> {
-        let house = &self.town.houses[&self.url];
-        let answer = match house.gone.is_cancelled() {
+impl Connection for FakeConnection {
+    fn call<'a>(&'a self, function_id: &'a str, body: Value, _within: Duration) -> CallFuture<'a> {
+        let bus = &self.network.buses[&self.url];
+        let answer = match bus.lost.is_cancelled() {
             true => Err(CallFailure::NotSent("gone".to_owned())),
-            false => (house.answers)(function_id, &body),
+            false => (bus.answers)(function_id, &body),
         };
-        if house.gone_after == Some(function_id) {
-            house.gone.cancel();
+        if bus.lost_after == Some(function_id) {
+            bus.lost.cancel();
         }
-        self.town.asked.lock().unwrap().push((self.url.clone(), function_id.to_owned(), body));
+        self.network.calls.lock().unwrap().push((self.url.clone(), function_id.to_owned(), body));
         std::future::ready(answer).boxed()
     }
 
-    fn follow(&self, _after: Option<&str>, hear: Hear) -> Result<(), String> {
-        self.town.heard.lock().unwrap().push(hear);
+    fn subscribe(&self, _after: Option<&str>, on_event: OnEvent) -> Result<(), BridgeError> {
+        self.network.subscribers.lock().unwrap().push(on_event);
         Ok(())
     }
 
     fn lost(&self) -> BoxFuture<'_, ()> {
-        self.town.houses[&self.url].gone.cancelled().boxed()
+        self.network.buses[&self.url].lost.cancelled().boxed()
     }
 
-    fn hang_up(&self) {}
+    fn close(&self) {}
 }
 
 fn soon() -> Instant {
     Instant::now() + Duration::from_secs(20)
 }
 
-async fn relay(bridge: &BridgeAdapter, function_id: &str, intent: Intent) -> Result<Value, Undone> {
+async fn relay(bridge: &BridgeAdapter, function_id: &str, intent: Intent) -> Result<Value, AdapterError> {
     let call = Relayed { function_id, body: r#"{"session_id":"s"}"#, intent };
     let answer = bridge.relay(call, soon()).expect("the main decides").await?;
     Ok(serde_json::from_str(&answer).expect("an answer is JSON"))
 }
 
 #[tokio::test]
-async fn a_mutation_whose_main_is_lost_is_sent_to_the_next_one_under_the_same_name() {
-    let first = House { gone_after: Some("session::store::propose"), ..House::whole("one", "c") };
-    let lost = House::new(move |function, body| match function {
-        "session::store::propose" => Err(CallFailure::Unanswered("lost".to_owned())),
+async fn a_mutation_whose_main_is_lost_is_retried_at_the_next_one_with_the_same_request_id() {
+    let first = FakeBus { lost_after: Some("session::store::propose"), ..FakeBus::deciding("one", "c") };
+    let lost = FakeBus::new(move |function, body| match function {
+        "session::store::propose" => Err(CallFailure::OutcomeUnknown("lost".to_owned())),
         _ => (first.answers)(function, body),
     });
-    let lost = House { gone_after: Some("session::store::propose"), ..lost };
-    let town = Town::of([("a", lost), ("b", House::whole("two", "c"))]);
-    let bridge = town.bridge(&["a", "b"]).await.unwrap();
+    let lost = FakeBus { lost_after: Some("session::store::propose"), ..lost };
+    let network = Network::of([("a", lost), ("b", FakeBus::deciding("two", "c"))]);
+    let bridge = network.bridge(&["a", "b"]).await.unwrap();
     let answer = relay(&bridge, "session::append", Intent::Change).await.unwrap();
     assert_eq!(answer, json!({ "by": "two" }));
-    let sent = town.bodies("session::store::propose");
+    let sent = network.bodies("session::store::propose");
     assert_eq!((sent.len(), &sent[0]), (2, &sent[1]));
     assert_eq!(sent[0]["function"], "session::append");
     assert_eq!(sent[0]["request"], json!({ "session_id": "s" }));
-    // Named by the main's clock.
-    let born = u64::from_str_radix(&sent[0]["request_id"].as_str().unwrap()[..12], 16).unwrap();
-    assert!((5_000..60_000).contains(&born), "{born}");
+    // The request id carries the main's time.
+    let at_ms = u64::from_str_radix(&sent[0]["request_id"].as_str().unwrap()[..12], 16).unwrap();
+    assert!((5_000..60_000).contains(&at_ms), "{at_ms}");
 }
 
 #[tokio::test]
 async fn a_refusal_is_final_and_a_failure_of_the_main_is_tried_again() {
     let turn = Mutex::new(0);
-    let main = House::new(move |function, _| match function {
+    let main = FakeBus::new(move |function, _| match function {
         "session::store::about" => Ok(json!({ "instance": "one", "cluster": "c", "now_ms": 1 })),
         "session::get" => {
             *turn.lock().unwrap() += 1;
             match *turn.lock().unwrap() {
-                1 => Err(CallFailure::Answered("session/storage: no leader".to_owned())),
+                1 => Err(error("session/storage: no leader")),
                 _ => Ok(json!("at last")),
             }
         }
-        _ => Err(CallFailure::Answered("session/not_found: no session \"s\"".to_owned())),
+        _ => Err(error("session/not_found: no session \"s\"")),
     });
-    let bridge = Town::of([("a", main)]).bridge(&["a"]).await.unwrap();
+    let bridge = Network::of([("a", main)]).bridge(&["a"]).await.unwrap();
     let read = Intent::Read { page: None };
     assert_eq!(relay(&bridge, "session::get", read).await, Ok(json!("at last")));
     let refused = relay(&bridge, "session::append", Intent::Change).await.unwrap_err();
@@ -173,54 +175,54 @@ async fn a_refusal_is_final_and_a_failure_of_the_main_is_tried_again() {
 }
 
 #[tokio::test]
-async fn silence_leaves_a_doubt_about_a_mutation_and_none_about_a_read() {
-    let main = House::new(|function, _| match function {
+async fn a_missing_answer_makes_the_outcome_of_a_mutation_unknown_but_not_of_a_read() {
+    let main = FakeBus::new(|function, _| match function {
         "session::store::about" => Ok(json!({ "instance": "one", "cluster": "c", "now_ms": 1 })),
-        _ => Err(CallFailure::Unanswered("no answer".to_owned())),
+        _ => Err(CallFailure::OutcomeUnknown("no answer".to_owned())),
     });
-    let bridge = Town::of([("a", main)]).bridge(&["a"]).await.unwrap();
+    let bridge = Network::of([("a", main)]).bridge(&["a"]).await.unwrap();
     let changed = relay(&bridge, "session::append", Intent::Change).await.unwrap_err();
-    assert!(matches!(changed, Undone::OutcomeUnknown(_)), "{changed}");
+    assert!(matches!(changed, AdapterError::OutcomeUnknown(_)), "{changed}");
     let read = relay(&bridge, "session::list", Intent::Read { page: Some(5) }).await.unwrap_err();
-    assert!(matches!(read, Undone::Unavailable(_)), "{read}");
+    assert!(matches!(read, AdapterError::Unavailable(_)), "{read}");
 }
 
 #[tokio::test]
-async fn a_bridge_refuses_itself_and_whoever_is_no_main() {
-    let nobody = || House::new(|_, _| Err(CallFailure::NoSuchFunction));
-    let edge = House::new(|_, _| {
+async fn a_bridge_refuses_itself_and_everything_that_is_not_a_main() {
+    let empty = || FakeBus::new(|_, _| Err(CallFailure::NoSuchFunction));
+    let edge = FakeBus::new(|_, _| {
         let words = "session/invalid_request: it is served only where the data lives: call the main of this bridge";
-        Err(CallFailure::Answered(words.to_owned()))
+        Err(error(words))
     });
-    let town = Town::of([("self", House::whole("me", "c")), ("nobody", nobody()), ("edge", edge)]);
-    let why = town.bridge(&["self"]).await.err().unwrap();
-    assert_eq!(why, "urls.self: self: this very instance answers there: name the bus of its main");
-    let why = town.bridge(&["nobody", "edge", "dead"]).await.err().unwrap();
+    let network = Network::of([("self", FakeBus::deciding("me", "c")), ("empty", empty()), ("edge", edge)]);
+    let why = network.bridge(&["self"]).await.err().unwrap();
+    assert_eq!(why.to_string(), "urls.self: self: this very instance answers there: name the bus of its main");
+    let why = network.bridge(&["empty", "edge", "dead"]).await.err().unwrap();
     assert_eq!(
-        why,
-        "urls.nobody: nobody: no session-manager serves session::store::* there; \
-         urls.edge: edge: a bridge answers there: name the main it is attached to; \
-         urls.dead: dead: it cannot be reached"
+        why.to_string(),
+        "urls.empty: empty: no session-manager serves session::store::* there; \
+         urls.edge: edge: a bridge answers there: name the main it is connected to; \
+         urls.dead: dead: it cannot be reached: connection refused"
     );
 }
 
 #[tokio::test]
-async fn a_main_of_another_cluster_is_not_taken_for_the_lost_one() {
-    let lost = House { gone_after: Some("session::get"), ..House::whole("one", "c") };
-    let town = Town::of([("a", lost), ("b", House::whole("two", "other"))]);
-    let bridge = town.bridge(&["a", "b"]).await.unwrap();
+async fn a_main_of_another_cluster_does_not_replace_the_lost_one() {
+    let lost = FakeBus { lost_after: Some("session::get"), ..FakeBus::deciding("one", "c") };
+    let network = Network::of([("a", lost), ("b", FakeBus::deciding("two", "other"))]);
+    let bridge = network.bridge(&["a", "b"]).await.unwrap();
     relay(&bridge, "session::get", Intent::Read { page: None }).await.unwrap();
     let why = relay(&bridge, "session::append", Intent::Change).await.unwrap_err();
-    assert!(matches!(why, Undone::Unavailable(_)), "{why}");
-    let asked = town.asked.lock().unwrap();
-    assert!(asked.iter().all(|(url, function, _)| url == "a" || function == "session::store::about"), "{asked:?}");
+    assert!(matches!(why, AdapterError::Unavailable(_)), "{why}");
+    let calls = network.calls.lock().unwrap();
+    assert!(calls.iter().all(|(url, function, _)| url == "a" || function == "session::store::about"), "{calls:?}");
 }
 
-/// A main that keeps one session, and refuses one function.
-fn records(broken: &'static str) -> House {
-    House::new(move |function, _| match function.strip_prefix("session::store::") {
+/// A main that only stores records. It has one session, and one of its functions fails.
+fn records(broken: &'static str) -> FakeBus {
+    FakeBus::new(move |function, _| match function.strip_prefix("session::store::") {
         Some("about" | "propose") => Err(CallFailure::NoSuchFunction),
-        Some(name) if name == broken => Err(CallFailure::Answered("session/storage: disk full".to_owned())),
+        Some(name) if name == broken => Err(error("session/storage: disk full")),
         Some("get-meta") => Ok(json!({
             "session_id": "s", "title": "", "description": "", "status": "idle", "message_count": 0,
             "created_at": 1, "updated_at": i64::MAX - 5,
@@ -230,6 +232,37 @@ fn records(broken: &'static str) -> House {
         Some(_) => Ok(json!({ "ok": true })),
         None => Err(CallFailure::NoSuchFunction),
     })
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_step_of_the_mains_clock_reaches_the_request_ids_of_a_bridge_within_a_second() {
+    const HOUR_MS: i64 = 3_600_000;
+    let now_ms = Arc::new(std::sync::atomic::AtomicI64::new(HOUR_MS));
+    let told = now_ms.clone();
+    let main = FakeBus::new(move |function, _| match function {
+        "session::store::about" => {
+            let now_ms = told.load(std::sync::atomic::Ordering::SeqCst);
+            Ok(json!({ "instance": "one", "cluster": "c", "now_ms": now_ms }))
+        }
+        _ => Ok(json!({})),
+    });
+    let network = Network::of([("a", main)]);
+    let bridge = network.bridge(&["a"]).await.unwrap();
+    let write = async || {
+        let call = Relayed { function_id: "session::set-status", body: "{}", intent: Intent::Change };
+        bridge.relay(call, Instant::now() + Duration::from_secs(60)).unwrap().await.unwrap();
+        let proposals = network.bodies("session::store::propose");
+        let id = proposals.last().unwrap()["request_id"].as_str().unwrap().to_owned();
+        RequestId(u128::from_str_radix(&id, 16).unwrap()).issued_ms()
+    };
+    assert!((HOUR_MS..HOUR_MS + 1_000).contains(&write().await));
+    // Forwards, as after a suspend, and back again.
+    for step_ms in [48 * HOUR_MS, 2 * HOUR_MS] {
+        now_ms.store(step_ms, std::sync::atomic::Ordering::SeqCst);
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        let issued_ms = write().await;
+        assert!((step_ms..step_ms + 2_000).contains(&issued_ms), "{issued_ms}");
+    }
 }
 
 fn append() -> Command {
@@ -244,30 +277,63 @@ fn append() -> Command {
 }
 
 #[tokio::test]
-async fn at_a_main_of_records_the_session_is_written_last_and_its_events_are_published() {
-    let town = Town::of([("a", records("nothing"))]);
-    let bridge = town.bridge(&["a"]).await.unwrap();
+async fn at_a_main_of_records_the_meta_is_written_last_and_the_events_are_published() {
+    let network = Network::of([("a", records("nothing"))]);
+    let bridge = network.bridge(&["a"]).await.unwrap();
     assert!(bridge.relay(Relayed { function_id: "x", body: "", intent: Intent::Change }, soon()).is_none());
-    bridge.propose(append(), soon()).await.unwrap();
-    let written: Vec<String> = town.asked.lock().unwrap().iter().map(|(_, function, _)| function.clone()).collect();
+    bridge.propose(Proposal::new(append(), soon())).await.unwrap();
+    let written: Vec<String> = network.calls.lock().unwrap().iter().map(|(_, function, _)| function.clone()).collect();
     let writes = ["put-entry", "set-active-leaf", "put-meta", "publish-events"];
     let last: Vec<&str> = written[written.len() - 4..].iter().map(|id| &id["session::store::".len()..]).collect();
     assert_eq!(last, writes);
-    let event = &town.bodies("session::store::publish-events")[0]["events"][0];
+    let event = &network.bodies("session::store::publish-events")[0]["events"][0];
     assert_eq!(event["trigger_type"], "session::message-added");
-    // Never before what the main has seen.
+    // Time never goes back behind the records of the main.
     assert_eq!(event["payload"]["timestamp"], i64::MAX - 5);
 }
 
 #[tokio::test]
-async fn a_mutation_written_in_part_is_neither_done_nor_undone() {
+async fn a_mutation_that_was_written_in_part_has_an_unknown_outcome() {
     for (broken, unknown) in [("put-entry", false), ("set-active-leaf", true), ("put-meta", true)] {
-        let bridge = Town::of([("a", records(broken))]).bridge(&["a"]).await.unwrap();
-        let undone = bridge.propose(append(), soon()).await.unwrap_err();
-        assert_eq!(matches!(undone, Undone::OutcomeUnknown(_)), unknown, "{broken}: {undone}");
+        let bridge = Network::of([("a", records(broken))]).bridge(&["a"]).await.unwrap();
+        let undone = bridge.propose(Proposal::new(append(), soon())).await.unwrap_err();
+        assert_eq!(matches!(undone, AdapterError::OutcomeUnknown(_)), unknown, "{broken}: {undone}");
         assert!(undone.to_string().contains("disk full"), "{undone}");
     }
-    // The mutation stands, whatever becomes of its events.
-    let bridge = Town::of([("a", records("publish-events"))]).bridge(&["a"]).await.unwrap();
-    bridge.propose(append(), soon()).await.unwrap();
+    // A mutation succeeds even if its events cannot be published.
+    let bridge = Network::of([("a", records("publish-events"))]).bridge(&["a"]).await.unwrap();
+    bridge.propose(Proposal::new(append(), soon())).await.unwrap();
+}
+
+/// A main that names another node of its cluster.
+fn naming(instance: &'static str, url: &'static str) -> FakeBus {
+    let main = FakeBus::deciding(instance, "c");
+    FakeBus::new(move |function, body| {
+        let mut answer = (main.answers)(function, body)?;
+        if function == "session::store::about" {
+            answer["urls"] = json!([url]);
+        }
+        Ok(answer)
+    })
+}
+
+#[tokio::test]
+async fn a_lost_main_is_replaced_by_a_node_that_it_named() {
+    let first = FakeBus { lost_after: Some("session::get"), ..naming("one", "ws://two") };
+    let network = Network::of([("ws://one", first), ("ws://two", FakeBus::deciding("two", "c"))]);
+    let bridge = network.bridge(&["ws://one"]).await.unwrap();
+    let read = Intent::Read { page: None };
+    assert_eq!(relay(&bridge, "session::get", read).await.unwrap(), json!({ "by": "one" }));
+    assert_eq!(relay(&bridge, "session::list", read).await.unwrap(), json!({ "by": "two" }));
+}
+
+#[tokio::test]
+async fn a_main_behind_tls_names_no_node_without() {
+    let first = FakeBus { lost_after: Some("session::get"), ..naming("one", "ws://two") };
+    let network = Network::of([("wss://one", first), ("ws://two", FakeBus::deciding("two", "c"))]);
+    let bridge = network.bridge(&["wss://one"]).await.unwrap();
+    let read = Intent::Read { page: None };
+    relay(&bridge, "session::get", read).await.unwrap();
+    assert!(relay(&bridge, "session::list", read).await.is_err());
+    assert!(network.calls.lock().unwrap().iter().all(|(url, ..)| url == "wss://one"), "a token went over a plain wire");
 }

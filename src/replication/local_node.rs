@@ -1,5 +1,5 @@
-//! Owns: who speaks to whom. Every call between nodes names both sides, and one that is meant for someone else is
-//! refused with both names in the reason.
+//! Owns: how this node names itself and the other side in every call between nodes, and the check of incoming calls. A
+//! call that is meant for another node or cluster is refused, and the reason names both sides.
 
 use std::sync::Arc;
 
@@ -10,18 +10,18 @@ use crate::proto::peer::Hop;
 use crate::storage::log::record::Peer;
 
 /// The version of the peer protocol this build speaks.
-const PROTOCOL: u32 = 1;
+const PROTOCOL: u32 = 2;
 
-/// This node, as it introduces itself.
-pub struct Me {
+/// This node, as it appears in calls to its peers.
+pub struct LocalNode {
     pub node: u64,
     pub group: u32,
     pub data_dir: Arc<DataDir>,
 }
 
-impl Me {
-    /// A call from this node to a member.
-    pub fn hop(&self, to_node: u64, to: &Peer) -> Hop {
+impl LocalNode {
+    /// The header of a call from this node to a member.
+    pub fn hop_to(&self, to_node: u64, to: &Peer) -> Hop {
         let identity = self.data_dir.identity();
         Hop {
             protocol: PROTOCOL,
@@ -35,8 +35,8 @@ impl Me {
     }
 
     /// Accepts a call that is meant for this node in its cluster.
-    pub fn accept(&self, hop: Option<&Hop>) -> Result<(), Status> {
-        let hop = self.recognise(hop)?;
+    pub fn check(&self, hop: Option<&Hop>) -> Result<(), Status> {
+        let hop = self.check_without_cluster(hop)?;
         let identity = self.data_dir.identity();
         if identity.cluster_id.is_empty() && !hop.to_instance.is_empty() && hop.to_instance != identity.instance {
             return Err(wrong(lost_disk(self.node)));
@@ -57,15 +57,15 @@ impl Me {
         Ok(())
     }
 
-    /// Accepts an invitation: it is meant for this node, and may come from a cluster it does not know yet.
-    pub fn invited(&self, hop: Option<&Hop>) -> Result<String, Status> {
-        let hop = self.recognise(hop)?;
+    /// Accepts an invitation to a cluster and joins it, durably. Returns the instance id of this node.
+    pub fn accept_invitation(&self, hop: Option<&Hop>) -> Result<String, Status> {
+        let hop = self.check_without_cluster(hop)?;
         self.data_dir.join(&hop.cluster_id).map_err(wrong)?;
         Ok(self.data_dir.identity().instance)
     }
 
-    /// What does not depend on the cluster.
-    fn recognise<'a>(&self, hop: Option<&'a Hop>) -> Result<&'a Hop, Status> {
+    /// The checks that do not depend on the cluster.
+    fn check_without_cluster<'a>(&self, hop: Option<&'a Hop>) -> Result<&'a Hop, Status> {
         let hop = hop.ok_or_else(|| Status::invalid_argument("hop: missing; every peer call begins with one"))?;
         if hop.protocol != PROTOCOL {
             let theirs = hop.protocol;
@@ -92,8 +92,8 @@ pub fn lost_disk(node: u64) -> String {
     format!("node {node} has lost its disk: remove it and add it under a new id")
 }
 
-fn wrong(why: String) -> Status {
-    Status::failed_precondition(why)
+fn wrong(why: impl std::fmt::Display) -> Status {
+    Status::failed_precondition(why.to_string())
 }
 
 #[cfg(test)]
@@ -102,44 +102,45 @@ mod tests {
     use crate::replication::identity::Purpose;
     use crate::storage::disk::{Disk, RealDisk};
 
-    fn me(dir: &tempfile::TempDir, purpose: Purpose) -> Me {
+    fn local(dir: &tempfile::TempDir, purpose: Purpose) -> LocalNode {
         let disk: Arc<dyn Disk> = Arc::new(RealDisk);
         let data_dir = Arc::new(DataDir::open(&disk, dir.path(), 7, purpose).unwrap());
-        Me { node: 7, group: 0, data_dir }
+        LocalNode { node: 7, group: 0, data_dir }
     }
 
-    fn refused(me: &Me, change: impl FnOnce(&mut Hop)) -> String {
-        let mut hop = me.hop(7, &Peer { instance: me.data_dir.identity().instance, ..Peer::default() });
+    fn refused(local: &LocalNode, change: impl FnOnce(&mut Hop)) -> String {
+        let mut hop = local.hop_to(7, &Peer { instance: local.data_dir.identity().instance, ..Peer::default() });
         change(&mut hop);
-        let status = me.accept(Some(&hop)).unwrap_err();
+        let status = local.check(Some(&hop)).unwrap_err();
         assert_eq!(status.code(), tonic::Code::FailedPrecondition);
         status.message().to_owned()
     }
 
     #[test]
-    fn a_call_for_someone_else_is_refused_with_both_names() {
+    fn a_call_for_another_node_is_refused_with_both_names() {
         let dir = tempfile::tempdir().unwrap();
-        let me = me(&dir, Purpose::Found);
-        me.accept(Some(&me.hop(7, &Peer::default()))).unwrap();
-        assert!(refused(&me, |hop| hop.cluster_id = "other".into()).contains("calls from cluster other, but node 7"));
-        assert!(refused(&me, |hop| hop.protocol = 9).contains("peer protocol 9, node 7 speaks 1"));
-        assert!(refused(&me, |hop| hop.group = 3).contains("group 3"));
-        assert!(refused(&me, |hop| hop.to_node = 8).contains("for node 8, but node 7"));
-        assert!(refused(&me, |hop| hop.to_instance = "old".into()).contains("node 7 has lost its disk"));
-        assert_eq!(me.accept(None).unwrap_err().code(), tonic::Code::InvalidArgument);
+        let local = local(&dir, Purpose::Found);
+        local.check(Some(&local.hop_to(7, &Peer::default()))).unwrap();
+        let other_cluster = refused(&local, |hop| hop.cluster_id = "other".into());
+        assert!(other_cluster.contains("calls from cluster other, but node 7"));
+        assert!(refused(&local, |hop| hop.protocol = 9).contains("peer protocol 9, node 7 speaks 2"));
+        assert!(refused(&local, |hop| hop.group = 3).contains("group 3"));
+        assert!(refused(&local, |hop| hop.to_node = 8).contains("for node 8, but node 7"));
+        assert!(refused(&local, |hop| hop.to_instance = "old".into()).contains("node 7 has lost its disk"));
+        assert_eq!(local.check(None).unwrap_err().code(), tonic::Code::InvalidArgument);
     }
 
     #[test]
     fn a_node_without_a_cluster_takes_part_only_after_an_invitation() {
         let dir = tempfile::tempdir().unwrap();
-        let me = me(&dir, Purpose::Join);
-        assert!(refused(&me, |hop| hop.cluster_id = "c".into()).contains("waits to be invited"));
-        let mut hop = me.hop(7, &Peer::default());
+        let local = local(&dir, Purpose::Join);
+        assert!(refused(&local, |hop| hop.cluster_id = "c".into()).contains("waits to be invited"));
+        let mut hop = local.hop_to(7, &Peer::default());
         hop.cluster_id = "c".to_owned();
-        let instance = me.invited(Some(&hop)).unwrap();
-        assert_eq!(instance, me.data_dir.identity().instance);
-        me.accept(Some(&hop)).unwrap();
+        let instance = local.accept_invitation(Some(&hop)).unwrap();
+        assert_eq!(instance, local.data_dir.identity().instance);
+        local.check(Some(&hop)).unwrap();
         hop.cluster_id = "d".to_owned();
-        assert!(me.invited(Some(&hop)).unwrap_err().message().contains("belongs to cluster c"));
+        assert!(local.accept_invitation(Some(&hop)).unwrap_err().message().contains("belongs to cluster c"));
     }
 }

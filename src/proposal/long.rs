@@ -1,0 +1,111 @@
+//! Owns: carrying through what takes many commands. A proposer continues the fork it began; the leader frees what deletes
+//! left and gives up forks that nobody continues.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tokio_util::sync::CancellationToken;
+
+use super::{Adapter, AdapterError, Proposal};
+use crate::events::stored::StoredFeed;
+use crate::machine::apply::long::{LongWork, due};
+use crate::machine::long::Steps;
+use crate::machine::refusal::Refusal;
+use crate::machine::{Answer, Command};
+use crate::mint::Mint;
+
+/// The time between two looks for work that is due.
+const CHECK_EVERY: Duration = Duration::from_millis(500);
+/// The longest pause between two commands of the same work.
+const PAUSE_MAX: Duration = Duration::from_millis(50);
+const CALL_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Continues a fork until it is a session. `propose` executes one command. After the deadline the fork is given up, so
+/// that nothing of it is left. `first` is the answer to `session::fork` itself.
+pub async fn carry_through<F: Future<Output = Result<Answer, AdapterError>>>(
+    first: Result<Answer, AdapterError>,
+    steps: Steps,
+    deadline: Instant,
+    propose: impl Fn(Command, Instant) -> F,
+) -> Result<Answer, AdapterError> {
+    let mut answer = first;
+    let mut begun = None;
+    while let Ok(Answer::ForkBegun { source, fork }) = &answer {
+        let (source, fork) = (source.clone(), fork.clone());
+        begun = Some((source.clone(), fork.clone()));
+        answer = match Instant::now() < deadline {
+            true => {
+                propose(Command::Long(LongWork::ContinueFork { source, fork, records: steps.records }), deadline).await
+            }
+            false => Err(AdapterError::Unavailable(
+                "the fork of a long session did not end before the deadline, so it is given up: raise call_timeout_ms"
+                    .to_owned(),
+            )),
+        };
+    }
+    if answer.is_err()
+        && let Some((source, fork)) = begun
+    {
+        let give_up = Command::Long(LongWork::GiveUpFork { source, fork });
+        if let Err(error) = propose(give_up, Instant::now() + CALL_TIMEOUT).await {
+            tracing::debug!(%error, "a fork was not given up; the leader does so later");
+        }
+    }
+    // Too many forks are under way, or this one was given up. That is no fault of the request: it may be sent again.
+    match answer {
+        Err(AdapterError::Refused(Refusal::RequestInvalid(why))) => Err(AdapterError::Unavailable(why)),
+        answer => answer,
+    }
+}
+
+/// The task that proposes what is due, on the leader.
+pub struct Chores {
+    pub adapter: Arc<dyn Adapter>,
+    pub state: Arc<dyn StoredFeed>,
+    /// Whether this node proposes.
+    pub is_leader: Box<dyn Fn() -> bool + Send + Sync>,
+    pub mint: Arc<dyn Mint>,
+    pub steps: Steps,
+}
+
+impl Chores {
+    /// Works until shutdown. A failed command is tried again at the next look.
+    pub async fn run(self, shutdown: CancellationToken) {
+        loop {
+            tokio::select! {
+                () = tokio::time::sleep(CHECK_EVERY) => {}
+                () = shutdown.cancelled() => return,
+            }
+            while let Some(took) = self.step().await {
+                // Half of the time belongs to others.
+                tokio::time::sleep(took.min(PAUSE_MAX)).await;
+            }
+        }
+    }
+
+    /// Proposes one command. Returns how long it took, or `None` if nothing is due or it failed.
+    pub async fn step(&self) -> Option<Duration> {
+        if !(self.is_leader)() {
+            return None;
+        }
+        let now_ms = self.mint.stamp().at_ms;
+        let mut found = Ok(None);
+        self.state.read_view(&mut |view| found = due(view, now_ms, self.steps));
+        let command = match found {
+            Ok(command) => command?,
+            Err(fault) => {
+                tracing::warn!(%fault, "the state cannot be read, so nothing is freed");
+                return None;
+            }
+        };
+        let began = Instant::now();
+        match self.adapter.propose(Proposal::new(command, began + CALL_TIMEOUT)).await {
+            Ok(_) => Some(began.elapsed()),
+            Err(error) => {
+                tracing::debug!(%error, "what is due was not proposed; retrying later");
+                None
+            }
+        }
+    }
+}

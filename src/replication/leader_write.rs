@@ -1,0 +1,169 @@
+//! Owns: one attempt at a mutation on the leader: answered without the log if nothing would change, otherwise reduced
+//! to what changes, stamped and replicated.
+//! Never: retry, or ask another node.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use openraft::errors::{ClientWriteError, RaftError};
+use tokio::time::timeout_at;
+
+use super::attempt::{Attempt, encode};
+use super::before_commit;
+use super::leader::Leader;
+use super::replica::Replica;
+use super::types::{Reply, Types};
+use crate::events::EventSink;
+use crate::machine::apply::long::bounded;
+use crate::machine::long::Steps;
+use crate::machine::refusal::Fault;
+use crate::machine::stamp::Stamp;
+use crate::machine::{self, Answer, Command, Stamped};
+use crate::mint::Mint;
+use crate::planted::{self, Bug};
+use crate::storage::with_view;
+
+pub struct LeaderWrite {
+    pub replica: Arc<Replica>,
+    /// Only the leader's stamp enters the log.
+    pub mint: Arc<dyn Mint>,
+    /// Receives events after their commit.
+    pub sink: Arc<dyn EventSink>,
+    pub steps: Steps,
+}
+
+impl LeaderWrite {
+    /// Makes one attempt. The stamp in `stamped` is replaced by this node's.
+    pub async fn attempt(&self, stamped: Stamped, deadline: Instant) -> Attempt {
+        let raft = self.replica.raft();
+        if !raft.is_leader() {
+            let leader = Leader::of(raft).map(|leader| leader.node).filter(|node| node != raft.node_id());
+            // A node whose consensus has stopped must not answer `NotLeader`: the write below reports the failure.
+            if leader.is_some() || self.replica.is_running() {
+                return Attempt::NotLeader(leader);
+            }
+        }
+        if let Some(answered) = self.answer_without_log(&stamped, deadline).await {
+            return answered;
+        }
+        // An update is replicated as a patch, if the state here has the revision it is based on.
+        if let Command::UpdateMessage(update) = &stamped.command {
+            match with_view(&**self.replica.store(), |view| update.shrunk(view)) {
+                Err(fault) => return Attempt::Unavailable(fault.0),
+                Ok(None) => {}
+                Ok(Some(patch)) => {
+                    let patch = Stamped { command: Command::UpdateMessage(patch), ..stamped.clone() };
+                    match self.write(patch, deadline).await {
+                        // Another update was committed in between, so the patch does not fit: write the full content.
+                        Attempt::Answered(Ok(Answer::BaseMoved)) => {}
+                        attempt => return attempt,
+                    }
+                }
+            }
+        }
+        // A long session is deleted and forked in many small commands.
+        match with_view(&**self.replica.store(), |view| bounded(view, &stamped.command, self.steps)) {
+            Err(fault) => Attempt::Unavailable(fault.0),
+            Ok(None) => self.write(stamped, deadline).await,
+            Ok(Some(command)) => self.write(Stamped { command, ..stamped }, deadline).await,
+        }
+    }
+
+    /// Answers a mutation that would change nothing, such as an append under an id that exists. `None`: the log is needed.
+    ///
+    /// The state here may be old, so it only shows that trying is worthwhile. The answer counts after this node has
+    /// confirmed that it is the leader and has applied everything acknowledged before.
+    async fn answer_without_log(&self, stamped: &Stamped, deadline: Instant) -> Option<Attempt> {
+        // An earlier attempt may be in the log and not applied yet. Its retry must be ordered after it.
+        if stamped.is_retry || !self.would_change_nothing(&stamped.command) {
+            return None;
+        }
+        let index = timeout_at(deadline.into(), self.replica.read_index().confirm()).await.ok()?.ok()?;
+        timeout_at(deadline.into(), self.replica.await_applied(index)).await.ok()?.ok()?;
+        let stamped = Stamped { stamp: self.stamp(), ..stamped.clone() };
+        let outcome = with_view(&**self.replica.store(), |view| machine::apply(view, &stamped)).ok()?;
+        let unchanged = outcome.changes.is_empty() && outcome.events.is_empty();
+        unchanged.then_some(Attempt::Answered(outcome.answer))
+    }
+
+    /// A guess from the state here, at the cost of one read. Only commands that name what they expect are looked up.
+    fn would_change_nothing(&self, command: &Command) -> bool {
+        let found = match command {
+            Command::Append(append) => {
+                let Some(entry_id) = &append.entry_id else { return false };
+                with_view(&**self.replica.store(), |view| {
+                    Ok::<_, Fault>(view.entry(&append.session_id, entry_id)?.is_some())
+                })
+            }
+            Command::UpdateMessage(update) => {
+                let Some(expected) = update.expected_revision else { return false };
+                with_view(&**self.replica.store(), |view| {
+                    let entry = view.entry(&update.session_id, &update.entry_id)?;
+                    Ok::<_, Fault>(entry.is_some_and(|entry| entry.revision != expected))
+                })
+            }
+            Command::Create(_)
+            | Command::Ensure(_)
+            | Command::SetMeta(_)
+            | Command::SetStatus(_)
+            | Command::Delete(_)
+            | Command::AppendMany(_)
+            | Command::Fork(_)
+            | Command::SetActiveLeaf(_)
+            | Command::Import(_)
+            | Command::Store(_)
+            | Command::Feed(_)
+            | Command::Long(_) => return false,
+        };
+        // If the state cannot be read, the write below reports it.
+        found.unwrap_or(false)
+    }
+
+    fn stamp(&self) -> Stamp {
+        let stamp = self.mint.stamp();
+        // The time of the log would make the ids of two leaders differ.
+        if planted::has(Bug::ReuseIdsAfterFailover) {
+            return stamp;
+        }
+        Stamp { at_ms: self.replica.clock().stamp_ms(stamp.at_ms), ..stamp }
+    }
+
+    /// Stamps a command, replicates it and waits until it is applied here.
+    async fn write(&self, stamped: Stamped, deadline: Instant) -> Attempt {
+        let order = match encode(Stamped { stamp: self.stamp(), ..stamped }, deadline) {
+            Ok(order) => order,
+            Err(error) => return error.into(),
+        };
+        if planted::has(Bug::PublishBeforeCommit) {
+            before_commit::publish(self, &order);
+        }
+        if planted::has(Bug::AnswerBeforeCommit) {
+            // Time passes all the same, or a proposer that continues long work would never see its deadline.
+            tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+            return before_commit::answer(self, order);
+        }
+        match timeout_at(deadline.into(), self.replica.raft().client_write(order)).await {
+            Ok(Ok(written)) => match written.data {
+                Reply::Answered(answer) => Attempt::Answered(answer),
+                Reply::Nothing => Attempt::Unknown("a command was applied without an answer".to_owned()),
+            },
+            Ok(Err(error)) => not_written(error),
+            Err(_) => Attempt::Unknown("the deadline passed while the mutation was being replicated".to_owned()),
+        }
+    }
+}
+
+fn not_written(error: RaftError<Types, ClientWriteError<Types>>) -> Attempt {
+    match error {
+        // Refused before it reached the log: nothing was written.
+        RaftError::APIError(ClientWriteError::ForwardToLeader(to)) => Attempt::NotLeader(to.leader_id),
+        RaftError::APIError(
+            error @ (ClientWriteError::ChangeMembershipError(_) | ClientWriteError::PreconditionFailed(_)),
+        ) => Attempt::Unavailable(error.to_string()),
+        // Another leader took over during replication. The entry may have been committed nevertheless.
+        RaftError::APIError(ClientWriteError::LogEntryDiscarded(_)) => {
+            Attempt::Unknown("another node took over while the mutation was being replicated".to_owned())
+        }
+        RaftError::Fatal(fatal) => Attempt::Unknown(format!("this node has stopped: {fatal}")),
+    }
+}
