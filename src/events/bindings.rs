@@ -1,32 +1,32 @@
-//! Owns: the table of bindings, indexed so that an event looks only at bindings of its kind and session, and by
-//! subscriber, with how far each has come.
-//! Never: delivery, the wire.
+//! Owns: the table of bindings with their progress, indexed by event kind and session (for dispatch) and by subscriber.
+//! Never: delivery, a wire.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
-use super::deliver::{AttachPoint, Notice};
+use super::delivery::{AttachPoint, Notice};
 use super::filter::{Filter, Wanted};
+use super::locked;
 use crate::machine::event::{Event, EventKind};
 use crate::machine::ids::{Position, SessionId};
 
-/// Who registered a binding (a number of the attach point's choice) and under which id.
+/// The subscriber that registered a binding (a number chosen by the attach point) and the binding's id.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct BindingKey {
     pub owner: u64,
     pub id: Arc<str>,
 }
 
-/// One subscription: where matching events go and what rides along.
+/// One subscription: its filter, where matching events go, and the metadata each delivery carries.
 #[derive(Clone)]
 pub struct Binding {
     pub key: BindingKey,
     pub function_id: Arc<str>,
     pub filter: Filter,
-    /// The binding's own metadata as printed fields without braces, `"a":1`, ready to be joined with the position.
+    /// The binding's own metadata as JSON fields without braces (`"a":1`), ready to be joined with the position.
     pub sidecar_fields: String,
-    /// Events at or before this position were seen by the subscriber already.
+    /// The subscriber has received every event up to this position.
     pub after: Option<Position>,
     pub to: Arc<dyn AttachPoint>,
 }
@@ -34,63 +34,63 @@ pub struct Binding {
 /// A binding in the table.
 pub struct Bound {
     pub binding: Binding,
-    place: Mutex<BoundPlace>,
+    progress: Mutex<Progress>,
     standing: Arc<Standing>,
 }
 
 /// How far a binding has come.
 #[derive(Clone, Copy)]
-struct BoundPlace {
-    /// What happens up to here is none of its business, or was handed to it from the kept feed. What is published is
-    /// published once, so nothing else is needed to hand it over once, in whatever order it comes.
+struct Progress {
+    /// Skip live events at or below this position: they are older than the binding or were delivered during catch-up.
+    /// Each event is published once, so this check alone prevents duplicates, even when events arrive out of order.
     floor: Option<Position>,
-    /// The last event that was handed to it, or the floor.
+    /// Position of the last delivered event, or the floor.
     seen: Option<Position>,
 }
 
-/// Whether a subscriber takes events as they happen. One that is behind is served from the kept feed instead.
+/// Whether a subscriber receives live events. One that is behind reads the stored feed instead.
 #[derive(Default)]
 struct Standing {
     behind: AtomicBool,
-    /// Whether there is something it must be told with its next event.
-    untold: AtomicBool,
+    /// True while `notice` has to be sent with the next event. Saves the lock in the usual case.
+    has_notice: AtomicBool,
     notice: Mutex<Notice>,
 }
 
 impl Standing {
     fn note(&self, change: impl FnOnce(&mut Notice)) {
-        change(&mut self.notice.lock().unwrap_or_else(PoisonError::into_inner));
-        self.untold.store(true, Ordering::Relaxed);
+        change(&mut locked(&self.notice));
+        self.has_notice.store(true, Ordering::Relaxed);
     }
 
     fn notice(&self) -> Notice {
-        if !self.untold.load(Ordering::Relaxed) {
+        if !self.has_notice.load(Ordering::Relaxed) {
             return Notice::default();
         }
-        *self.notice.lock().unwrap_or_else(PoisonError::into_inner)
+        *locked(&self.notice)
     }
 
-    fn told(&self) {
-        if self.untold.swap(false, Ordering::Relaxed) {
-            *self.notice.lock().unwrap_or_else(PoisonError::into_inner) = Notice::default();
+    fn notice_sent(&self) {
+        if self.has_notice.swap(false, Ordering::Relaxed) {
+            *locked(&self.notice) = Notice::default();
         }
     }
 }
 
-/// A subscriber: everything bound under one number.
+/// A subscriber: all bindings registered under one number.
 #[derive(Default)]
 pub struct Owner {
     pub bounds: BTreeMap<Arc<str>, Arc<Bound>>,
     standing: Arc<Standing>,
-    /// While it is behind: everything up to here was handed to it.
+    /// While it is behind: it received everything up to this position.
     pub cursor: Option<Position>,
-    /// Rises whenever the cursor is set back or a binding is added, so that a reader under way notices.
+    /// Incremented when the cursor moves back or a binding is added. A reader discards a page of an older turn.
     pub turn: u64,
-    /// Whether somebody reads the feed for it.
+    /// Whether a reader task exists for it.
     pub read_for: bool,
 }
 
-/// Rows that share a list are kept in the order they were registered.
+/// The key of one index list. A list keeps its bindings in the order of registration.
 #[derive(PartialEq, Eq, PartialOrd, Ord, Clone)]
 enum List {
     Session(EventKind, SessionId),
@@ -106,46 +106,46 @@ pub struct Bindings {
 }
 
 impl Bound {
-    fn place(&self) -> MutexGuard<'_, BoundPlace> {
-        self.place.lock().unwrap_or_else(PoisonError::into_inner)
+    fn progress(&self) -> MutexGuard<'_, Progress> {
+        locked(&self.progress)
     }
 
     pub fn seen(&self) -> Option<Position> {
-        self.place().seen
+        self.progress().seen
     }
 
-    /// Nothing up to here will be read for it again. Never goes back.
+    /// Everything up to here counts as delivered. Never moves back.
     pub fn see(&self, position: Position) {
-        let mut place = self.place();
-        place.seen = place.seen.max(Some(position));
+        let mut progress = self.progress();
+        progress.seen = progress.seen.max(Some(position));
     }
 
-    /// Everything up to here was read for it.
-    fn joins(&self, position: Position) {
+    /// Catch-up ended at this position: live events start after it.
+    fn goes_live(&self, position: Position) {
         self.see(position);
-        let mut place = self.place();
-        place.floor = place.floor.max(Some(position));
+        let mut progress = self.progress();
+        progress.floor = progress.floor.max(Some(position));
     }
 
-    /// What its subscriber must be told with the next event, whichever of its bindings that is for.
+    /// The notice for its subscriber's next event, whichever binding receives it.
     pub fn notice(&self) -> Notice {
         self.standing.notice()
     }
 
-    /// An event was handed to it, with the notice.
+    /// Records that an event was delivered, together with the notice.
     pub fn take(&self, position: Position) {
         self.see(position);
-        self.standing.told();
+        self.standing.notice_sent();
     }
 
-    /// True for an event of the kept feed that it was not handed and wants.
+    /// True for a stored event that matches and was not delivered yet.
     pub fn wants(&self, event: &Event, position: Position) -> bool {
         self.seen().is_none_or(|seen| position > seen) && self.binding.filter.matches(event)
     }
 
-    /// True for an event that happens now and that it wants.
+    /// True for a live event that matches.
     fn wants_now(&self, event: &Event, position: Position) -> bool {
-        self.place().floor.is_none_or(|floor| position > floor) && self.binding.filter.matches(event)
+        self.progress().floor.is_none_or(|floor| position > floor) && self.binding.filter.matches(event)
     }
 }
 
@@ -154,33 +154,33 @@ impl Owner {
         self.standing.behind.load(Ordering::Relaxed)
     }
 
-    /// It was too slow, and is to be told so.
+    /// The next event carries the notice that the subscriber was too slow.
     pub fn lags(&self) {
         self.standing.note(|notice| notice.lagged = true);
     }
 
-    /// Events are lost to it, and it is to be told so: all after this one are kept.
+    /// Events were lost: continue after the oldest stored position, and send a notice with the next event.
     pub fn loses(&mut self, oldest: Position) {
         self.cursor = Some(oldest);
         self.standing.note(|notice| notice.compacted = Some(oldest));
     }
 
-    /// Whether events are lost to it without its knowledge.
+    /// True when events were lost and the notice was not sent yet.
     pub fn has_untold_loss(&self) -> bool {
         self.standing.notice().compacted.is_some()
     }
 
-    /// From now on the feed is read for it, after this position.
+    /// From now on it reads the stored feed, after this position.
     pub fn fall_behind(&mut self, cursor: Position) {
         self.standing.behind.store(true, Ordering::Relaxed);
         self.cursor = Some(cursor);
         self.turn += 1;
     }
 
-    /// From now on it takes events as they happen again.
-    pub fn catch_up(&mut self) {
+    /// From now on it receives live events.
+    pub fn go_live(&mut self) {
         if let Some(cursor) = self.cursor.take() {
-            self.bounds.values().for_each(|bound| bound.joins(cursor));
+            self.bounds.values().for_each(|bound| bound.goes_live(cursor));
         }
         self.standing.behind.store(false, Ordering::Relaxed);
         self.read_for = false;
@@ -188,14 +188,14 @@ impl Owner {
 }
 
 impl Bindings {
-    /// Adds a binding that has seen everything up to `seen`, in place of an older one under the same key.
+    /// Adds a binding that received everything up to `seen`. It replaces one with the same key.
     pub fn insert(&mut self, binding: Binding, seen: Option<Position>) {
         self.remove(&binding.key);
         let owner = self.owners.entry(binding.key.owner).or_default();
-        // A page that was read before this binding was there may leave out what it wants.
+        // A page that was read without this binding may lack events that it matches.
         owner.turn += 1;
         let bound = Arc::new(Bound {
-            place: Mutex::new(BoundPlace { floor: seen, seen }),
+            progress: Mutex::new(Progress { floor: seen, seen }),
             standing: owner.standing.clone(),
             binding,
         });
@@ -206,7 +206,7 @@ impl Bindings {
         self.count += 1;
     }
 
-    /// Removes a binding. Its subscriber stays known: it may bind again, and goes on from where it stands.
+    /// Removes a binding. Its subscriber stays in the table, so that a new binding continues from its progress.
     pub fn remove(&mut self, key: &BindingKey) -> Option<Arc<Bound>> {
         let bound = self.owners.get_mut(&key.owner)?.bounds.remove(&key.id)?;
         self.unlist(&bound);
@@ -220,8 +220,17 @@ impl Bindings {
     /// Removes all bindings of a subscriber that is gone.
     pub fn remove_owner(&mut self, owner: u64) -> Option<Owner> {
         let owner = self.owners.remove(&owner)?;
-        for bound in owner.bounds.values() {
-            self.unlist(bound);
+        self.count -= owner.bounds.len();
+        let gone: HashSet<_> = owner.bounds.values().map(Arc::as_ptr).collect();
+        let lists: BTreeSet<List> = owner.bounds.values().flat_map(|bound| List::of(&bound.binding.filter)).collect();
+        // Each list is read once, not once per binding: a subscriber with many bindings may leave at any time.
+        for list in lists {
+            if let Some(rows) = self.lists.get_mut(&list) {
+                rows.retain(|row| !gone.contains(&Arc::as_ptr(row)));
+                if rows.is_empty() {
+                    self.lists.remove(&list);
+                }
+            }
         }
         Some(owner)
     }
@@ -238,7 +247,7 @@ impl Bindings {
         }
     }
 
-    /// Takes everything out.
+    /// Removes and returns all bindings.
     pub fn take_all(&mut self) -> Vec<Arc<Bound>> {
         self.lists.clear();
         self.count = 0;
@@ -253,24 +262,29 @@ impl Bindings {
         self.owners.iter_mut().map(|(number, owner)| (*number, owner))
     }
 
-    /// Calls `visit` for every binding that wants this event and takes events as they happen.
+    /// Calls `visit` for every live binding that matches this event.
     pub fn each_match(&self, event: &Event, position: Position, mut visit: impl FnMut(&Arc<Bound>)) {
-        let kind = event.kind();
-        for list in [List::Session(kind, event.session_id.clone()), List::Kind(kind), List::Everything] {
-            for bound in self.lists.get(&list).into_iter().flatten() {
-                if !bound.standing.behind.load(Ordering::Relaxed) && bound.wants_now(event, position) {
-                    visit(bound);
-                }
+        self.each_candidate(event, |bound| {
+            if !bound.standing.behind.load(Ordering::Relaxed) && bound.wants_now(event, position) {
+                visit(bound);
             }
-        }
+        });
     }
 
-    /// Calls `visit` for every binding whose filter an event passes, however far it has come.
+    /// Calls `visit` for every binding whose filter matches, regardless of its progress.
     pub fn each_wanting(&self, event: &Event, mut visit: impl FnMut(&Arc<Bound>)) {
+        self.each_candidate(event, |bound| {
+            if bound.binding.filter.matches(event) {
+                visit(bound);
+            }
+        });
+    }
+
+    /// Calls `visit` for the bindings of the event's kind and session.
+    fn each_candidate(&self, event: &Event, mut visit: impl FnMut(&Arc<Bound>)) {
         let kind = event.kind();
         for list in [List::Session(kind, event.session_id.clone()), List::Kind(kind), List::Everything] {
-            let wanting = self.lists.get(&list).into_iter().flatten();
-            wanting.filter(|bound| bound.binding.filter.matches(event)).for_each(&mut visit);
+            self.lists.get(&list).into_iter().flatten().for_each(&mut visit);
         }
     }
 
@@ -284,7 +298,7 @@ impl Bindings {
 }
 
 impl List {
-    /// The lists a binding stands in. An event looks at one list per filter it could match, so it finds a binding once.
+    /// The lists that contain a binding. Dispatch looks at one list per kind of filter, so it finds each binding once.
     fn of(filter: &Filter) -> Vec<List> {
         let of_kind = |kind| match &filter.session_id {
             Some(session_id) => List::Session(kind, session_id.clone()),
@@ -303,7 +317,7 @@ mod tests {
     use futures::future::BoxFuture;
     use serde_json::{Value, json};
 
-    use super::super::deliver::{Delivery, Handed};
+    use super::super::delivery::{Delivery, Handed};
     use super::*;
     use crate::machine::event::Happened;
     use crate::machine::json::Json;
@@ -370,6 +384,19 @@ mod tests {
         assert_eq!(matched(&bindings, EventKind::Created, "s"), ["b"]);
     }
 
+    /// With a pass over the list for each binding this would take ten billion steps.
+    #[test]
+    fn an_owner_with_many_bindings_leaves_in_one_pass() {
+        let mut bindings = Bindings::default();
+        bindings.insert(binding(2, "stays", "session::deleted", json!({})), None);
+        for id in 0..100_000 {
+            bindings.insert(binding(1, &id.to_string(), "session::deleted", json!({})), None);
+        }
+        assert_eq!(bindings.remove_owner(1).map(|owner| owner.bounds.len()), Some(100_000));
+        assert_eq!(bindings.len(), 1);
+        assert_eq!(matched(&bindings, EventKind::Deleted, "s"), ["stays"]);
+    }
+
     #[test]
     fn bindings_leave_with_their_owner_and_rest_while_it_is_behind() {
         let mut bindings = Bindings::default();
@@ -377,7 +404,7 @@ mod tests {
         bindings.insert(binding(2, "b", "session::deleted", json!({"session_id": "s"})), None);
         bindings.owner(1).unwrap().fall_behind(at(1));
         assert_eq!(matched(&bindings, EventKind::Deleted, "s"), ["b"]);
-        bindings.owner(1).unwrap().catch_up();
+        bindings.owner(1).unwrap().go_live();
         bindings.remove_owner(2);
         assert_eq!(matched(&bindings, EventKind::Deleted, "s"), ["a"]);
         bindings.remove_owner(1);

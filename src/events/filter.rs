@@ -1,29 +1,33 @@
-//! Owns: which events a binding wants, read from the config it was registered with. PURE.
+//! Owns: which events a binding matches, parsed from the config of its registration. Pure.
 //! Never: the table of bindings, delivery.
+
+use std::sync::Arc;
 
 use serde_json::Value;
 
+use super::errors::FilterError;
 use crate::machine::event::{Event, EventKind};
 use crate::machine::ids::SessionId;
 use crate::machine::json::Object;
 use crate::machine::message::Role;
+use crate::machine::scope::Scope;
 use crate::machine::session::metadata_matches;
 
 /// The internal trigger type that carries every event, for bridges.
 pub const STORE_EVENTS: &str = "session::store::events";
 
-/// Which kinds of event a trigger type stands for.
+/// The kinds of event that a trigger type stands for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Wanted {
     Kind(EventKind),
-    /// Several at once, for streams that carry the type beside each event.
+    /// Several kinds, for streams that carry the type with each event.
     Kinds(Kinds),
-    /// `session::store::events`: all of them, in envelopes.
+    /// `session::store::events`: every kind, wrapped in envelopes.
     Everything,
 }
 
 impl Wanted {
-    /// `None`: the trigger type is not one of ours.
+    /// `None` when this node does not serve the trigger type.
     pub fn from_trigger_type(name: &str) -> Option<Wanted> {
         if name == STORE_EVENTS {
             return Some(Wanted::Everything);
@@ -52,32 +56,40 @@ impl Kinds {
     }
 }
 
-/// What must hold for an event to reach a binding: every part that is given.
+/// The conditions an event must meet to reach a binding. All given conditions must hold.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Filter {
     pub wanted: Wanted,
     pub session_id: Option<SessionId>,
     roles: Option<Vec<Role>>,
     metadata: Object,
+    /// The subscriber sees only sessions with this metadata.
+    scope: Option<Arc<Scope>>,
 }
 
 impl Filter {
-    /// Reads a binding's config. An error names the trigger type, the field and what would be right.
-    pub fn parse(trigger_type: &str, config: &Value) -> Result<Filter, String> {
+    /// Parses a binding's config.
+    pub fn parse(trigger_type: &str, config: &Value) -> Result<Filter, FilterError> {
         let wanted = Wanted::from_trigger_type(trigger_type)
-            .ok_or_else(|| format!("trigger type `{trigger_type}` is not served here"))?;
-        let mut filter = Filter { wanted, session_id: None, roles: None, metadata: Object::new() };
+            .ok_or_else(|| FilterError::UnknownTriggerType { trigger_type: trigger_type.to_owned() })?;
+        let mut filter = Filter { wanted, session_id: None, roles: None, metadata: Object::new(), scope: None };
         let fields = match config {
             Value::Null => return Ok(filter),
             Value::Object(fields) => fields,
             Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Array(_) => {
-                return Err(format!("config of `{trigger_type}` must be an object, not {}", kind_of(config)));
+                let (trigger_type, found) = (trigger_type.to_owned(), kind_of(config));
+                return Err(FilterError::NotAnObject { trigger_type, found });
             }
         };
         let allowed = allowed_fields(wanted);
+        let unknown = |field: &str| FilterError::UnknownField {
+            trigger_type: trigger_type.to_owned(),
+            field: field.to_owned(),
+            allowed,
+        };
         for (name, value) in fields {
             if !allowed.contains(&name.as_str()) {
-                return Err(unknown_field(trigger_type, name, allowed));
+                return Err(unknown(name));
             }
             if value.is_null() {
                 continue;
@@ -86,23 +98,28 @@ impl Filter {
                 "session_id" => filter.session_id = Some(session_id(trigger_type, value)?),
                 "roles" => filter.roles = Some(roles(trigger_type, value)?),
                 "metadata" => filter.metadata = metadata(trigger_type, value)?,
-                other => return Err(unknown_field(trigger_type, other, allowed)),
+                other => return Err(unknown(other)),
             }
         }
         Ok(filter)
     }
 
-    /// The filter of a stream. A role filter leaves message events only, since nothing else has a role.
+    /// The filter of a stream. A role filter matches message events only, because no other event has a role.
     pub fn of_stream(
         kinds: Kinds,
         session_id: Option<SessionId>,
         roles: Option<Vec<Role>>,
         metadata: Object,
     ) -> Filter {
-        Filter { wanted: Wanted::Kinds(kinds), session_id, roles, metadata }
+        Filter { wanted: Wanted::Kinds(kinds), session_id, roles, metadata, scope: None }
     }
 
-    /// False for an event that cannot match, whatever else it holds.
+    /// The same filter for a subscriber that sees only the sessions of its scope.
+    pub fn within(self, scope: Option<Arc<Scope>>) -> Filter {
+        Filter { scope, ..self }
+    }
+
+    /// False when no event of this kind and session can match.
     pub fn may_match(&self, kind: EventKind, session_id: &SessionId) -> bool {
         let of_kind = match self.wanted {
             Wanted::Everything => true,
@@ -116,10 +133,12 @@ impl Filter {
         self.may_match(event.kind(), &event.session_id)
             && self.roles.as_ref().is_none_or(|roles| event.role().is_some_and(|role| roles.contains(&role)))
             && metadata_matches(&self.metadata, event.metadata.as_ref())
+            && self.scope.as_ref().is_none_or(|scope| scope.includes(event.metadata.as_ref()))
     }
 }
 
-/// A session that is being created has no id a subscriber could know; only message events have a role.
+/// `session::created` takes no session id: a subscriber cannot know the id before the session exists. Only message
+/// events have a role.
 fn allowed_fields(wanted: Wanted) -> &'static [&'static str] {
     match wanted {
         Wanted::Everything => &[],
@@ -132,43 +151,27 @@ fn allowed_fields(wanted: Wanted) -> &'static [&'static str] {
     }
 }
 
-fn unknown_field(trigger_type: &str, name: &str, allowed: &[&str]) -> String {
-    let fix = match allowed {
-        [] => "it takes no filters".to_owned(),
-        [only] => format!("it takes only `{only}`"),
-        several => format!("it takes {}", several.iter().map(|one| format!("`{one}`")).collect::<Vec<_>>().join(", ")),
+fn wrong_type(trigger_type: &str, field: &'static str, expected: &'static str, value: &Value) -> FilterError {
+    FilterError::WrongType { trigger_type: trigger_type.to_owned(), field, expected, found: kind_of(value) }
+}
+
+fn session_id(trigger_type: &str, value: &Value) -> Result<SessionId, FilterError> {
+    let text = value.as_str().ok_or_else(|| wrong_type(trigger_type, "session_id", "a string", value))?;
+    Ok(SessionId::from(text))
+}
+
+fn roles(trigger_type: &str, value: &Value) -> Result<Vec<Role>, FilterError> {
+    let items = value.as_array().ok_or_else(|| wrong_type(trigger_type, "roles", "an array", value))?;
+    let role = |item: &Value| {
+        let unknown = |_| FilterError::UnknownRole { trigger_type: trigger_type.to_owned(), role: item.to_string() };
+        serde_json::from_value(item.clone()).map_err(unknown)
     };
-    format!("config field `{name}` is not a filter of `{trigger_type}`: {fix}")
+    items.iter().map(role).collect()
 }
 
-fn session_id(trigger_type: &str, value: &Value) -> Result<SessionId, String> {
-    value.as_str().map(SessionId::from).ok_or_else(|| {
-        format!("config field `session_id` of `{trigger_type}` must be a string, not {}", kind_of(value))
-    })
-}
-
-fn roles(trigger_type: &str, value: &Value) -> Result<Vec<Role>, String> {
-    let Value::Array(items) = value else {
-        return Err(format!("config field `roles` of `{trigger_type}` must be an array, not {}", kind_of(value)));
-    };
-    items
-        .iter()
-        .map(|item| {
-            serde_json::from_value(item.clone()).map_err(|_| {
-                format!(
-                    "config field `roles` of `{trigger_type}` holds {item}, which is no role: \
-                     use user, assistant, function_result or custom"
-                )
-            })
-        })
-        .collect()
-}
-
-fn metadata(trigger_type: &str, value: &Value) -> Result<Object, String> {
-    value
-        .as_object()
-        .cloned()
-        .ok_or_else(|| format!("config field `metadata` of `{trigger_type}` must be an object, not {}", kind_of(value)))
+fn metadata(trigger_type: &str, value: &Value) -> Result<Object, FilterError> {
+    let fields = value.as_object().ok_or_else(|| wrong_type(trigger_type, "metadata", "an object", value))?;
+    Ok(fields.clone())
 }
 
 fn kind_of(value: &Value) -> &'static str {
@@ -199,7 +202,7 @@ mod tests {
         }
     }
 
-    fn parse(trigger_type: &str, config: Value) -> Result<Filter, String> {
+    fn parse(trigger_type: &str, config: Value) -> Result<Filter, FilterError> {
         Filter::parse(trigger_type, &config)
     }
 
@@ -217,7 +220,7 @@ mod tests {
             ("session::created", json!("all"), "must be an object"),
             ("session::vanished", json!({}), "`session::vanished`"),
         ] {
-            let error = parse(trigger_type, config).unwrap_err();
+            let error = parse(trigger_type, config).unwrap_err().to_string();
             assert!(error.contains(field), "{error}");
         }
     }

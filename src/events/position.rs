@@ -1,19 +1,20 @@
-//! Owns: the text form of a position, `<cluster tag>.<group>.<index>.<ordinal>`, which clients keep and hand back.
-//! Never: what is kept at a position.
+//! Owns: the text form of a position, `<cluster tag>.<group>.<index>.<ordinal>`. Clients store it and send it back.
+//! Never: what is stored at a position.
 
 use std::sync::Arc;
 
+use super::errors::ResumeError;
 use crate::machine::ids::Position;
 
-/// Stands for the position from which everything that is kept is read.
+/// Stands for the position from which everything stored can be read.
 pub const OLDEST: &str = "oldest";
 
-/// Tells the positions of one cluster from those of another, so that a position is never resumed in a foreign history.
+/// Distinguishes positions of one cluster from those of another, so that a position is never resumed in another log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClusterTag(Arc<str>);
 
 impl ClusterTag {
-    /// Keeps letters, digits, `-` and `_`, since the dot parts the fields.
+    /// Keeps letters, digits, `-` and `_`, because the dot separates the fields.
     pub fn new(name: &str) -> ClusterTag {
         let clean: String = name.chars().filter(|c| c.is_ascii_alphanumeric() || "-_".contains(*c)).collect();
         ClusterTag(if clean.is_empty() { "node".into() } else { clean.into() })
@@ -27,13 +28,9 @@ impl ClusterTag {
         format!("{}.{}.{}.{}", self.0, position.group, position.index, position.ordinal)
     }
 
-    /// Reads a position of this cluster. Errors say what is wrong with the text.
-    pub fn parse(&self, text: &str) -> Result<Position, String> {
-        let malformed = || {
-            format!(
-                "`{text}` is not a position: expected <cluster>.<group>.<index>.<ordinal>, as events carry it, or `{OLDEST}`"
-            )
-        };
+    /// Reads a position of this cluster.
+    pub fn parse(&self, text: &str) -> Result<Position, ResumeError> {
+        let malformed = || ResumeError::Malformed { text: text.to_owned() };
         let mut fields = text.split('.');
         let (Some(tag), Some(group), Some(index), Some(ordinal), None) =
             (fields.next(), fields.next(), fields.next(), fields.next(), fields.next())
@@ -46,7 +43,8 @@ impl ClusterTag {
             ordinal: ordinal.parse().map_err(|_| malformed())?,
         };
         if tag != &*self.0 {
-            return Err(format!("position `{text}` belongs to cluster `{tag}`, this is `{}`", self.0));
+            let (text, cluster, here) = (text.to_owned(), tag.to_owned(), self.0.to_string());
+            return Err(ResumeError::OtherCluster { text, cluster, here });
         }
         Ok(position)
     }
@@ -68,8 +66,8 @@ mod tests {
     fn a_bad_position_is_explained() {
         let tag = ClusterTag::new("here");
         for text in ["", "here", "here.1.2", "here.1.2.3.4", "here.x.2.3", "here.1.-2.3", "here.1.2.3 "] {
-            assert!(tag.parse(text).unwrap_err().contains("is not a position"), "{text}");
+            assert!(tag.parse(text).unwrap_err().to_string().contains("is not a position"), "{text}");
         }
-        assert!(tag.parse("there.0.1.0").unwrap_err().contains("belongs to cluster `there`"));
+        assert!(tag.parse("there.0.1.0").unwrap_err().to_string().contains("belongs to cluster `there`"));
     }
 }

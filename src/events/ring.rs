@@ -1,4 +1,5 @@
-//! Owns: the most recent events, bounded by bytes, for subscribers that resume; and what an event costs in memory.
+//! Owns: a ring buffer of the most recent events, bounded by bytes, for subscribers that resume; the memory cost of an
+//! event.
 //! Never: dispatch.
 
 use std::collections::VecDeque;
@@ -7,7 +8,7 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::Committed;
-use super::history::compacted;
+use super::errors::ResumeError;
 use super::position::ClusterTag;
 use crate::machine::entry::Body;
 use crate::machine::event::{Event, Happened};
@@ -18,8 +19,7 @@ use crate::machine::ids::Position;
 pub struct Ring {
     pub events: VecDeque<Arc<Committed>>,
     bytes: usize,
-    /// Nothing after this position is missing from the ring or from what is still to come; `None` while everything
-    /// that was published is here.
+    /// The ring holds every event after this position. `None` as long as the ring holds everything that was published.
     pub complete_after: Option<Position>,
 }
 
@@ -39,26 +39,49 @@ impl Ring {
         }
     }
 
+    /// Whether the ring holds every event after this position. Only for feeds whose events arrive in order.
+    pub fn covers(&self, after: Position) -> bool {
+        self.events.front().is_some_and(|first| after >= just_before(first.position))
+    }
+
+    /// The place before the first event here: what comes earlier must be read from the stored feed.
+    pub fn begins_after(&self) -> Option<Position> {
+        self.events.front().map(|first| just_before(first.position))
+    }
+
+    /// At most `most` events after a position. Only for feeds whose events arrive in order.
+    pub fn next_after(&self, position: Position, most: usize) -> Vec<Arc<Committed>> {
+        let first = self.events.partition_point(|committed| committed.position <= position);
+        self.events.range(first..).take(most).cloned().collect()
+    }
+
     /// The events after a position.
     pub fn after(&self, position: Position) -> Vec<Arc<Committed>> {
-        // A bridge's events may come in another order than they happened in.
+        // A bridge may receive events out of order, so the ring is not sorted by position.
         self.events.iter().filter(|committed| committed.position > position).cloned().collect()
     }
 
-    /// `Err` says how far back one may go.
-    pub fn check_reaches(&self, after: Position, cluster: &ClusterTag) -> Result<(), String> {
+    /// Fails when events after this position are no longer in the ring.
+    pub fn check_reaches(&self, after: Position, cluster: &ClusterTag) -> Result<(), ResumeError> {
+        let asked = || cluster.print(after);
         match self.complete_after {
-            Some(oldest) if after < oldest => Err(compacted(cluster, after, oldest)),
-            None if self.events.is_empty() && after.index > 0 => Err(format!(
-                "compacted: cannot resume after {}, no event is kept yet; read the state and begin without a position",
-                cluster.print(after)
-            )),
+            Some(oldest) if after < oldest => {
+                Err(ResumeError::Compacted { after: asked(), oldest: cluster.print(oldest) })
+            }
+            None if self.events.is_empty() && after.index > 0 => Err(ResumeError::NothingStored { after: asked() }),
             Some(_) | None => Ok(()),
         }
     }
 }
 
-/// What an event costs in memory, roughly: its texts, and a constant for the rest. Never prints the payload.
+fn just_before(position: Position) -> Position {
+    match position.ordinal.checked_sub(1) {
+        Some(ordinal) => Position { ordinal, ..position },
+        None => Position { index: position.index.saturating_sub(1), ordinal: u32::MAX, ..position },
+    }
+}
+
+/// The approximate memory cost of an event: its texts and a constant for the rest. Does not print the payload.
 pub fn weight(event: &Event) -> usize {
     const FIXED: usize = 512;
     let body = match &event.happened {
@@ -74,7 +97,7 @@ pub fn weight(event: &Event) -> usize {
         Happened::StatusChanged { .. } | Happened::Deleted { .. } => 0,
     };
     let metadata = event.metadata.iter().flatten().map(|(key, value)| key.len() + value_weight(value)).sum::<usize>();
-    // The body is held twice once the payload is printed.
+    // Twice, because the printed payload repeats the body.
     FIXED + 2 * body + metadata + event.session_id.as_str().len()
 }
 

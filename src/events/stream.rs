@@ -1,5 +1,5 @@
-//! Owns: a subscription that is taken event by event: what waits for its taker, within bounds. Server-sent events, the
-//! gRPC watch and whoever sits in this process use it.
+//! Owns: a subscription whose events are read one by one from a bounded queue. Server-sent events and the gRPC watch
+//! use it.
 //! Never: a wire.
 
 use std::collections::VecDeque;
@@ -10,51 +10,57 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 use tokio::sync::Notify;
 
-use super::Committed;
 use super::bindings::{Binding, BindingKey};
 use super::current::CurrentFeed;
-use super::deliver::{AttachPoint, Delivery, Feed, Handed, locked};
+use super::delivery::{AttachPoint, Delivery, Handed, SeqRange};
+use super::errors::ResumeError;
+use super::feed::Feed;
 use super::filter::Filter;
 use super::position::ClusterTag;
 use super::ring::weight;
-use crate::machine::ids::Position;
+use super::{Committed, locked};
+use crate::machine::ids::{Position, SessionId};
 
-/// What may wait for one taker. Small: past it the kept feed is read for it, at its pace.
-const WAITING_MAX: usize = 256;
-const WAITING_BYTES_MAX: usize = 512 << 10;
-/// While all streams together hold more than this, each may only hold its fair share. An event that many hold counts once.
+/// Bounds of one queue. Small: a reader that exceeds them reads the stored feed at its own pace.
+const QUEUED_MAX: usize = 256;
+const QUEUED_BYTES_MAX: usize = 512 << 10;
+/// While all streams together hold more than this, each may hold only its fair share. An event in many queues counts
+/// once.
 const CROWDED_BYTES: usize = 32 << 20;
 const FAIR_SHARE_BYTES: usize = 32 << 10;
 
-/// Streams are numbered apart from the workers of the bus, and in all feeds of this process alike: the data under them
-/// may be swapped.
+/// Streams have subscriber numbers above those of bus clients. The counter is global, because a stream keeps its number
+/// when the feed is replaced.
 const FIRST_OWNER: u64 = 1 << 63;
 static OPENED: AtomicU64 = AtomicU64::new(0);
-/// What waits in all streams of this process together.
+/// Bytes queued in all streams of this process.
 static HELD_BYTES: AtomicUsize = AtomicUsize::new(0);
 
-/// What a taker gets.
+/// What a reader of a stream gets.
 #[derive(Debug, Clone)]
 pub enum Item {
     Event(Arc<Committed>, ClusterTag),
-    /// It was too slow: what follows is read from the kept feed, without updates that were replaced meanwhile.
+    /// The reader was too slow and now catches up.
     Lagged,
-    /// It was so slow that events are lost to it; what follows comes after this position.
+    /// The reader was further behind than the events kept in full. These events of a session are left out, because later
+    /// ones replaced them.
+    Skipped(SessionId, SeqRange),
+    /// Events were lost. What follows comes after this position.
     Compacted(Position, ClusterTag),
 }
 
-/// A live subscription; ends when dropped.
+/// A subscription. It ends when dropped.
 pub struct Stream {
     feed: Arc<CurrentFeed>,
     owner: u64,
-    /// Where it began: everything after this position comes.
+    /// The stream starts after this position.
     pub begun: Position,
     pub cluster: ClusterTag,
-    waiting: Arc<Waiting>,
+    queue: Arc<Queue>,
 }
 
 #[derive(Default)]
-struct Waiting {
+struct Queue {
     items: Mutex<Items>,
     filled: Notify,
     emptied: Arc<Notify>,
@@ -67,13 +73,13 @@ struct Items {
 }
 
 impl Stream {
-    /// Subscribes to what comes after a position, or from now on. `None`: another feed is served by now.
+    /// Subscribes to events after a position, or to live events. `None` when `feed` is no longer the current one.
     pub fn open_on(
         current: &Arc<CurrentFeed>,
         feed: &Arc<Feed>,
         filter: Filter,
         after: Option<Position>,
-    ) -> Option<Result<Stream, String>> {
+    ) -> Option<Result<Stream, ResumeError>> {
         current.read(|now| Arc::ptr_eq(now, feed).then(|| Stream::begin(feed, current, filter, after)))
     }
 
@@ -82,9 +88,9 @@ impl Stream {
         current: &Arc<CurrentFeed>,
         filter: Filter,
         after: Option<Position>,
-    ) -> Result<Stream, String> {
+    ) -> Result<Stream, ResumeError> {
         let owner = FIRST_OWNER + OPENED.fetch_add(1, Ordering::Relaxed);
-        let waiting = Arc::new(Waiting::default());
+        let queue = Arc::new(Queue::default());
         let begun = after.unwrap_or_else(|| feed.now());
         let key = BindingKey { owner, id: "stream".into() };
         feed.bind(Binding {
@@ -93,9 +99,9 @@ impl Stream {
             filter,
             sidecar_fields: String::new(),
             after: Some(begun),
-            to: waiting.clone(),
+            to: queue.clone(),
         })?;
-        Ok(Stream { feed: current.clone(), owner, begun, cluster: feed.cluster().clone(), waiting })
+        Ok(Stream { feed: current.clone(), owner, begun, cluster: feed.cluster().clone(), queue })
     }
 
     #[cfg(test)]
@@ -103,50 +109,50 @@ impl Stream {
         self.owner
     }
 
-    /// What waits for the taker, and whether more may.
+    /// The queued bytes, and whether the queue is full.
     #[cfg(test)]
     pub fn holds(&self) -> (usize, bool) {
-        let items = locked(&self.waiting.items);
+        let items = locked(&self.queue.items);
         (items.bytes, items.is_full())
     }
 
     /// Waits for the next item.
     pub async fn next(&self) -> Item {
         loop {
-            if let Some(item) = self.waiting.take() {
+            if let Some(item) = self.queue.take() {
                 return item;
             }
-            self.waiting.filled.notified().await;
+            self.queue.filled.notified().await;
         }
     }
 
-    /// The next item, if one is there.
+    /// The next item, if one is queued.
     pub fn try_next(&self) -> Option<Item> {
-        self.waiting.take()
+        self.queue.take()
     }
 
-    /// Where the taker stands once it has taken everything that waits; `None` when something waits.
+    /// The position up to which the reader has everything. `None` while items are queued.
     pub fn stands(&self) -> Option<(Position, ClusterTag)> {
-        // In this order: what is handed over after the first look is not counted.
+        // Read the position before the queue: an event delivered in between is not counted as read.
         let stands = self.feed.read(|feed| Some((feed.stands(self.owner)?, feed.cluster().clone())));
-        stands.filter(|_| locked(&self.waiting.items).items.is_empty())
+        stands.filter(|_| locked(&self.queue.items).items.is_empty())
     }
 }
 
 impl Drop for Stream {
     fn drop(&mut self) {
         self.feed.read(|feed| feed.unbind_owner(self.owner));
-        // Whoever waits for room here finds that nobody wants it.
-        self.waiting.emptied.notify_waiters();
+        // A task that waits for room finds that the binding is gone.
+        self.queue.emptied.notify_waiters();
     }
 }
 
-impl Waiting {
+impl Queue {
     fn take(&self) -> Option<Item> {
         let mut items = locked(&self.items);
         let item = items.pop()?;
-        // Half empty, so that a slow taker is not read for event by event.
-        let room = items.items.len() <= WAITING_MAX / 2 && items.bytes <= bytes_max() / 2;
+        // Only when half empty, so that catch-up does not run once per event for a slow reader.
+        let room = items.items.len() <= QUEUED_MAX / 2 && items.bytes <= bytes_max() / 2;
         drop(items);
         if room {
             self.emptied.notify_waiters();
@@ -155,9 +161,9 @@ impl Waiting {
     }
 }
 
-/// What may wait in one stream now.
+/// How many bytes one stream may queue now.
 fn bytes_max() -> usize {
-    if HELD_BYTES.load(Ordering::Relaxed) > CROWDED_BYTES { FAIR_SHARE_BYTES } else { WAITING_BYTES_MAX }
+    if HELD_BYTES.load(Ordering::Relaxed) > CROWDED_BYTES { FAIR_SHARE_BYTES } else { QUEUED_BYTES_MAX }
 }
 
 impl Items {
@@ -183,7 +189,7 @@ impl Items {
     }
 
     fn is_full(&self) -> bool {
-        self.items.len() >= WAITING_MAX || self.bytes >= bytes_max()
+        self.items.len() >= QUEUED_MAX || self.bytes >= bytes_max()
     }
 }
 
@@ -193,7 +199,7 @@ impl Drop for Items {
     }
 }
 
-impl AttachPoint for Waiting {
+impl AttachPoint for Queue {
     fn deliver(&self, delivery: Delivery<'_>) -> Handed {
         let mut items = locked(&self.items);
         if items.is_full() {
@@ -203,6 +209,9 @@ impl AttachPoint for Waiting {
             items.push(Item::Compacted(oldest, delivery.cluster().clone()));
         } else if delivery.notice.lagged {
             items.push(Item::Lagged);
+        }
+        if let Some(range) = delivery.notice.skipped {
+            items.push(Item::Skipped(delivery.committed.event.session_id.clone(), range));
         }
         items.push(Item::Event(delivery.committed.clone(), delivery.cluster().clone()));
         drop(items);
@@ -218,7 +227,7 @@ impl AttachPoint for Waiting {
         let emptied = self.emptied.clone();
         let mut notified = Box::pin(emptied.clone().notified_owned());
         notified.as_mut().enable();
-        // It may have been emptied before anybody waited.
+        // The queue may have been drained before this call.
         let full = locked(&self.items).is_full();
         async move {
             if full {
@@ -232,6 +241,6 @@ impl AttachPoint for Waiting {
 fn cost(item: &Item) -> usize {
     match item {
         Item::Event(committed, _) => weight(&committed.event),
-        Item::Lagged | Item::Compacted(..) => 0,
+        Item::Lagged | Item::Skipped(..) | Item::Compacted(..) => 0,
     }
 }

@@ -1,11 +1,11 @@
-//! Owns: the one client port: accepting within a limit, refusing past it, and draining at shutdown.
-//! Never: what a request asks for (http), what a frame means (bus).
+//! Owns: the client port: accepting connections within a limit, refusing past it, and draining at shutdown.
+//! Never: what a request asks for (`http`), what a frame means (`bus`).
 
 use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use axum::Router;
@@ -23,48 +23,64 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::bus::Bus;
-use super::http::{self, Door, Health, HealthCheck, Place};
+use super::errors::Kind;
+use super::http::{self, Certified, Health, HealthCheck, ListNodes, Place, Port};
+use super::impatient::Impatient;
+use super::origin::Allowed;
 use super::preface;
+use crate::access::tls::ServerTls;
+use crate::access::{Credentials, Identity};
 use crate::sockets::{Listening, RealSockets, Sockets, Stream};
 
-/// Connections past the limit that are closed with care at the same time; further ones are told and dropped.
+/// Refused connections that are closed gracefully at the same time. Further ones get the answer and are dropped.
 const REFUSALS_MAX: usize = 64;
-/// How long a refused client may take to read why.
+/// How long a refused client may take to read the answer.
 const REFUSAL_MAX: Duration = Duration::from_millis(200);
-/// A pause after a failed accept: the process is out of descriptors, and asking again at once would not help.
+/// Pause after a failed accept: the process is out of descriptors, so an immediate retry would fail too.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// Largest head of a request.
+/// The largest head of a request.
 const HEAD_BYTES_MAX: usize = 64 << 10;
-/// What may wait to be written for one gRPC stream beside the events that wait for it: many may be stuck at once.
+/// Write buffer of one gRPC stream, in addition to its queued events. Small, because many streams may stall at once.
 const SEND_BUFFER_BYTES: usize = 64 << 10;
 
-/// A watcher that is gone without a word is found out by this.
+/// HTTP/2 pings find a client that vanished without closing.
 const KEEP_ALIVE: Duration = Duration::from_secs(20);
 
 #[derive(Clone)]
 pub struct EndpointSettings {
-    /// `host:port`; port 0 picks a free one.
+    /// `host:port`. Port 0 picks a free one.
     pub listen: String,
     pub sockets: Arc<dyn Sockets>,
-    /// Fits, with the node's own files, into the 1024 descriptors a process has by default.
+    /// The default leaves room for the node's files within the usual limit of 1024 descriptors.
     pub connections_max: usize,
-    /// How long a request's head may take, and how long a kept-alive connection may be silent.
+    /// How long the head of a request may take, and how long a kept-alive connection may be idle.
     pub head_read_max: Duration,
     pub body_bytes_max: usize,
+    /// Host names and web pages besides those of this machine.
+    pub allowed: Allowed,
+    /// A connection that takes no byte for this long, although there is something to send, is closed. More than the
+    /// limit of WebSockets, which close with a reason.
+    pub write_stall_max: Duration,
     pub health: HealthCheck,
-    /// Where the numbers above are kept, so that they can change while the port is served.
+    pub nodes: ListNodes,
+    /// With it, the port speaks TLS.
+    pub tls: Option<Arc<ServerTls>>,
+    /// Who is let in.
+    pub credentials: Arc<Credentials>,
+    /// The limits that can change while the port is open.
     pub live: Arc<LiveLimits>,
 }
 
-/// The limits of a port that is served.
+/// The limits of an open port.
 #[derive(Default)]
 pub struct LiveLimits {
     connections_max: AtomicUsize,
     body_bytes_max: AtomicUsize,
+    allowed: RwLock<Arc<Allowed>>,
     places: Places,
 }
 
-/// A place per connection. More or fewer, as the limit changes.
+/// One permit per connection.
 struct Places(Arc<Semaphore>);
 
 impl Default for Places {
@@ -74,9 +90,10 @@ impl Default for Places {
 }
 
 impl LiveLimits {
-    /// Other limits from now on. Connections beyond a lower one stay until they end.
-    pub fn change(&self, connections_max: usize, body_bytes_max: usize) {
+    /// Other limits from now on. Existing connections above a lower limit stay until they end.
+    pub fn change(&self, connections_max: usize, body_bytes_max: usize, allowed: Allowed) {
         self.body_bytes_max.store(body_bytes_max, Ordering::Relaxed);
+        *self.allowed.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(allowed);
         let before = self.connections_max.swap(connections_max, Ordering::Relaxed);
         if connections_max >= before {
             self.places.0.add_permits(connections_max - before);
@@ -94,6 +111,10 @@ impl LiveLimits {
         }
     }
 
+    pub fn allowed(&self) -> Arc<Allowed> {
+        self.allowed.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
     pub fn body_bytes_max(&self) -> usize {
         self.body_bytes_max.load(Ordering::Relaxed)
     }
@@ -107,13 +128,18 @@ impl EndpointSettings {
             connections_max: 800,
             head_read_max: Duration::from_secs(10),
             body_bytes_max: 64 << 20,
+            allowed: Allowed::default(),
+            write_stall_max: Duration::from_secs(40),
             health: Arc::new(|| Health { role: "single", trouble: None }),
+            nodes: Arc::new(Vec::new),
+            tls: None,
+            credentials: Credentials::open(),
             live: Arc::default(),
         }
     }
 }
 
-/// Opens the port and serves it until `shutdown`. The handle ends when every connection has been drained or cut.
+/// Opens the port and serves it until `shutdown`. The task ends when every connection is drained or closed.
 pub async fn serve(
     settings: EndpointSettings,
     bus: Arc<Bus>,
@@ -121,25 +147,28 @@ pub async fn serve(
 ) -> io::Result<(SocketAddr, JoinHandle<()>)> {
     let listener = settings.sockets.listen(&settings.listen).await?;
     let address = listener.address()?;
-    settings.live.change(settings.connections_max, settings.body_bytes_max);
-    let door = Door {
+    settings.live.change(settings.connections_max, settings.body_bytes_max, settings.allowed.clone());
+    let port = Port {
         bus,
         health: settings.health.clone(),
+        nodes: settings.nodes.clone(),
+        credentials: settings.credentials.clone(),
         limits: settings.live.clone(),
+        speaks_tls: settings.tls.is_some(),
         shutdown,
-        sockets: TaskTracker::new(),
+        connections: TaskTracker::new(),
     };
-    Ok((address, tokio::spawn(accept_all(listener, settings, door))))
+    Ok((address, tokio::spawn(accept_all(listener, settings, port))))
 }
 
-async fn accept_all(listener: Box<dyn Listening>, settings: EndpointSettings, door: Door) {
+async fn accept_all(listener: Box<dyn Listening>, settings: EndpointSettings, port: Port) {
     let places = settings.live.places.0.clone();
     let refusals = Arc::new(Semaphore::new(REFUSALS_MAX));
-    let routes = http::routes(door.clone());
+    let routes = http::routes(port.clone());
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
-            () = door.shutdown.cancelled() => break,
+            () = port.shutdown.cancelled() => break,
         };
         let (mut stream, peer) = match accepted {
             Ok(accepted) => accepted,
@@ -152,14 +181,15 @@ async fn accept_all(listener: Box<dyn Listening>, settings: EndpointSettings, do
         match places.clone().try_acquire_owned() {
             Ok(place) => {
                 let connection =
-                    Connection { peer, place: Arc::new(place), door: door.clone(), routes: routes.clone() };
-                door.sockets.spawn(connection.serve(stream, settings.head_read_max));
+                    Connection { peer, place: Arc::new(place), port: port.clone(), routes: routes.clone() };
+                let settings = settings.clone();
+                port.connections.spawn(async move { connection.open(stream, &settings).await });
             }
             Err(_) => {
-                let words = refusal(settings.live.connections_max.load(Ordering::Relaxed));
-                // Without waiting: it fits into the socket's buffer, and most clients will see it even so.
-                let told = stream.write_all(words.as_bytes()).now_or_never();
-                if told.is_some_and(|written| written.is_ok())
+                let answer = refusal(settings.live.connections_max.load(Ordering::Relaxed));
+                // Not awaited: the answer fits into the socket's buffer.
+                let written = stream.write_all(answer.as_bytes()).now_or_never();
+                if written.is_some_and(|written| written.is_ok())
                     && let Ok(turn) = refusals.clone().try_acquire_owned()
                 {
                     tokio::spawn(async move {
@@ -171,54 +201,82 @@ async fn accept_all(listener: Box<dyn Listening>, settings: EndpointSettings, do
         }
     }
     drop(listener);
-    drain(&door).await;
+    drain(&port).await;
 }
 
-/// Lets calls in flight finish within their bound, then ends what is left.
-async fn drain(door: &Door) {
-    door.bus.drain();
-    door.sockets.close();
-    let goodbyes = Duration::from_secs(3);
-    if timeout(door.bus.settings().drain_max + goodbyes, door.sockets.wait()).await.is_err() {
-        tracing::warn!(connections = door.sockets.len(), "some connections did not end in time");
+/// Waits for calls in flight and for close frames, within a bound. New calls are refused, because `shutdown` is
+/// cancelled.
+async fn drain(port: &Port) {
+    port.connections.close();
+    let close_frames = Duration::from_secs(3);
+    if timeout(port.bus.settings().drain_max + close_frames, port.connections.wait()).await.is_err() {
+        tracing::warn!(connections = port.connections.len(), "some connections did not end in time");
     }
 }
 
-/// One accepted connection, until it ends or becomes a socket of the bus.
+/// Runs a connection of hyper. At shutdown it may finish its requests within `drain_max`. `None` when that was not enough.
+///
+/// A macro, because hyper has no trait for `graceful_shutdown`, and the compiler cannot prove that a generic async function
+/// over these connections is `Send`.
+macro_rules! until_shutdown {
+    ($connection:expr, $shutdown:expr, $drain_max:expr) => {{
+        let connection = $connection;
+        tokio::pin!(connection);
+        tokio::select! {
+            ended = connection.as_mut() => Some(ended),
+            () = $shutdown.cancelled() => {
+                connection.as_mut().graceful_shutdown();
+                timeout($drain_max, connection.as_mut()).await.ok()
+            }
+        }
+    }};
+}
+
+/// One accepted connection, until it ends or is upgraded to a WebSocket.
 struct Connection {
     peer: SocketAddr,
     place: Place,
-    door: Door,
+    port: Port,
     routes: Router,
 }
 
 impl Connection {
-    async fn serve(self, stream: Stream, head_read_max: Duration) {
-        let (peer, shutdown) = (self.peer, self.door.shutdown.clone());
-        let drain_max = self.door.bus.settings().drain_max;
+    /// Makes the TLS handshake, if the port speaks TLS, and serves the connection.
+    async fn open(self, stream: Stream, settings: &EndpointSettings) {
+        let Some(tls) = &settings.tls else { return self.serve(stream, None, settings).await };
+        match timeout(settings.head_read_max, tls.accept(stream)).await {
+            Ok(Ok((stream, certificate))) => {
+                let identity = certificate.and_then(|certificate| tls.client(&certificate));
+                self.serve(Box::new(stream), identity, settings).await;
+            }
+            Ok(Err(error)) => tracing::debug!(peer = %self.peer, %error, "a TLS handshake failed"),
+            Err(_) => tracing::debug!(peer = %self.peer, "a TLS handshake took too long"),
+        }
+    }
+
+    /// `certified` is the client in the certificate that the connection presented.
+    async fn serve(self, stream: Stream, certified: Option<Arc<Identity>>, settings: &EndpointSettings) {
+        let (head_read_max, write_stall_max) = (settings.head_read_max, settings.write_stall_max);
+        let (peer, shutdown) = (self.peer, self.port.shutdown.clone());
+        let drain_max = self.port.bus.settings().drain_max;
         let service = service_fn(move |request: hyper::Request<Incoming>| {
-            let request: Request = request.map(axum::body::Body::new);
-            let answered = http::answer(self.door.clone(), self.routes.clone(), request, peer, self.place.clone());
+            let mut request: Request = request.map(axum::body::Body::new);
+            if let Some(identity) = &certified {
+                request.extensions_mut().insert(Certified(identity.clone()));
+            }
+            let answered = http::answer(self.port.clone(), self.routes.clone(), request, peer, self.place.clone());
             async move { Ok::<_, Infallible>(answered.await) }
         });
-        // A client that says nothing is given up like one that never ends its first request.
+        // A client that sends nothing is closed like one that never completes its first request.
         let Ok(Ok((http2, stream))) = timeout(head_read_max, preface::begin(stream)).await else { return };
-        let stream = TokioIo::new(stream);
+        let stream = TokioIo::new(Impatient::new(stream, write_stall_max));
         let ended = if http2 {
             let connection = http2::Builder::new(TokioExecutor::new())
                 .timer(TokioTimer::new())
                 .keep_alive_interval(KEEP_ALIVE)
                 .max_send_buf_size(SEND_BUFFER_BYTES)
                 .serve_connection(stream, service);
-            tokio::pin!(connection);
-            tokio::select! {
-                ended = connection.as_mut() => ended,
-                () = shutdown.cancelled() => {
-                    connection.as_mut().graceful_shutdown();
-                    let Ok(ended) = timeout(drain_max, connection.as_mut()).await else { return };
-                    ended
-                }
-            }
+            until_shutdown!(connection, shutdown, drain_max)
         } else {
             let connection = http1::Builder::new()
                 .timer(TokioTimer::new())
@@ -226,36 +284,28 @@ impl Connection {
                 .max_buf_size(HEAD_BYTES_MAX)
                 .serve_connection(stream, service)
                 .with_upgrades();
-            tokio::pin!(connection);
-            tokio::select! {
-                ended = connection.as_mut() => ended,
-                () = shutdown.cancelled() => {
-                    connection.as_mut().graceful_shutdown();
-                    let Ok(ended) = timeout(drain_max, connection.as_mut()).await else { return };
-                    ended
-                }
-            }
+            until_shutdown!(connection, shutdown, drain_max)
         };
-        if let Err(error) = ended {
-            tracing::debug!(%peer, %error, "a connection ended badly");
+        if let Some(Err(error)) = ended {
+            tracing::debug!(%peer, %error, "a connection ended with an error");
         }
     }
 }
 
-/// Says in HTTP why there is no place, whatever the client wanted to speak.
+/// The HTTP answer to a connection past the limit, whatever protocol the client wanted to speak.
 fn refusal(connections_max: usize) -> String {
-    let body = format!(
-        r#"{{"error":{{"code":"too_many_connections","message":"this node serves {connections_max} connections at a time; try again later"}}}}"#
-    );
+    let row = Kind::TooManyConnections.row();
+    let message = format!("this node serves {connections_max} connections at a time; try again later");
+    let body = serde_json::json!({ "error": { "code": row.code, "message": message } }).to_string();
+    let (status, length) = (row.http_status, body.len());
     format!(
-        "HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\
-         retry-after: 5\r\nconnection: close\r\n\r\n{body}",
-        body.len()
+        "HTTP/1.1 {status} Service Unavailable\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\
+         retry-after: 5\r\nconnection: close\r\n\r\n{body}"
     )
 }
 
-/// Closes a connection whose client may still be sending: closing with unread bytes would reset it, and the answer
-/// could be lost.
+/// Closes a connection whose client may still be sending. Closing with unread bytes would reset the connection, and the
+/// client could lose the answer.
 async fn hang_up(mut stream: Stream) -> io::Result<()> {
     stream.shutdown().await?;
     let mut rest = [0u8; 1024];

@@ -1,96 +1,285 @@
-//! Owns: plain HTTP on the client port (a hint, health, calls with a JSON body), the upgrade to the bus, and the guard
-//! against web pages of other sites. Never: a listener, or what a call does.
+//! Owns: routing on the client port: plain HTTP (a hint, health, calls with a JSON body), which path upgrades to which
+//! WebSocket protocol, and the order of the checks of a request.
+//! Never: a listener, or what a call does.
 
-use std::net::{IpAddr, SocketAddr};
+use std::convert::Infallible;
+use std::fmt;
+use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
 
 use axum::Router;
-use axum::body::{Body, to_bytes};
+use axum::body::{Body, Bytes};
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Path, Query, Request, State};
-use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
+use bytes::BytesMut;
+use futures::StreamExt;
 use hyper_util::rt::TokioIo;
 use serde::Deserialize;
 use serde_json::json;
 use tokio::sync::OwnedSemaphorePermit;
-use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
+use tokio::time::{Instant, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tower::ServiceExt;
 
-use super::bus::calls::Failure;
-use super::bus::{Bus, connection};
+use super::bus::client::realm_of;
+use super::bus::connection::{self, Entrant};
+use super::bus::{Bus, outbound};
 use super::endpoint::LiveLimits;
+use super::errors::{CallError, Kind};
+use super::gate::{Call, Caller, Door, check_open};
 use super::sidecar::NAME;
+use super::socket::handshake::{self, HandshakeError};
+use super::socket::intake::{Pace, Room};
+use super::socket::{self, CloseReason, Text};
 use super::watch::WatchService;
-use super::{sse, watch};
+use super::{login, origin, sse, watch};
+use crate::access::{Credentials, Identity, LoginError, audit};
 
-/// A body that trickles in for longer than this is given up.
-const BODY_READ_MAX: Duration = Duration::from_secs(60);
+/// The largest piece of a response that is handed to a connection at once. The rest waits here, where it is counted.
+const PIECE_BYTES: usize = 64 << 10;
+/// Larger responses count towards the bound of unread responses.
+const COUNTED_BYTES: usize = 1 << 20;
 
 /// What `GET /health` says.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Health {
-    /// `leader`, `follower`, …; `single` where there is no cluster.
+    /// `leader`, `follower`, …; `single` for a node without a cluster.
     pub role: &'static str,
-    /// Why the node cannot serve at the moment, if so.
+    /// Why the node cannot serve now. `None` when it can.
     pub trouble: Option<String>,
 }
 
 pub type HealthCheck = Arc<dyn Fn() -> Health + Send + Sync>;
 
-/// What every request may need.
-#[derive(Clone)]
-pub struct Door {
-    pub bus: Arc<Bus>,
-    pub health: HealthCheck,
-    pub limits: Arc<LiveLimits>,
-    pub shutdown: CancellationToken,
-    /// Sockets live on here after their upgrade.
-    pub sockets: TaskTracker,
+/// A node that clients can go to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NodeUrl {
+    pub node: u64,
+    pub url: String,
+    pub leads: bool,
 }
 
-/// A connection's place among those that are allowed; held as long as anything of it lives.
+pub type ListNodes = Arc<dyn Fn() -> Vec<NodeUrl> + Send + Sync>;
+
+/// What requests on one port need.
+#[derive(Clone)]
+pub struct Port {
+    pub bus: Arc<Bus>,
+    pub health: HealthCheck,
+    pub nodes: ListNodes,
+    pub credentials: Arc<Credentials>,
+    pub limits: Arc<LiveLimits>,
+    pub speaks_tls: bool,
+    /// Cancelled when this port closes.
+    pub shutdown: CancellationToken,
+    /// The connections of this port. WebSockets run here after their upgrade.
+    pub connections: TaskTracker,
+}
+
+/// The client in the certificate that a connection presented, as an extension of its requests.
+#[derive(Clone)]
+pub struct Certified(pub Arc<Identity>);
+
+/// The permit of one connection. Held as long as any part of the connection lives.
 pub type Place = Arc<OwnedSemaphorePermit>;
 
-/// What may stand in the query of a call: what the bus carries in the metadata.
+/// Why a request is refused before a call or a stream starts.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum HttpError {
+    NoRoute {
+        method: String,
+        path: String,
+    },
+    /// A WebSocket upgrade on a path without a WebSocket.
+    NoSocket {
+        path: String,
+    },
+    Query(String),
+    BodyTooLarge {
+        max: usize,
+    },
+    BodyTimeout,
+    BodyNotText,
+    /// The request names a host that is not this one.
+    ForeignHost {
+        host: String,
+    },
+    /// No room for the body became free in time.
+    NoRoom,
+    /// Clients leave too many large responses unread.
+    UnreadResponses,
+    /// A web page of another site sent the request.
+    ForeignOrigin {
+        origin: String,
+    },
+    /// The caller has no credentials, or wrong ones.
+    Login(LoginError),
+    Handshake(HandshakeError),
+}
+
+impl fmt::Display for HttpError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            HttpError::NoRoute { method, path } => write!(f, "nothing at {method} {path}; see GET / for what there is"),
+            HttpError::NoSocket { path } => {
+                write!(f, "no WebSocket at {path}: the iii bus is at /, so use ws://<host>:<port> without a path")
+            }
+            HttpError::Query(why) => f.write_str(why),
+            HttpError::BodyTooLarge { max } => write!(f, "the body is larger than {max} bytes"),
+            HttpError::BodyTimeout => f.write_str("the body did not arrive in time"),
+            HttpError::BodyNotText => f.write_str("the body is not UTF-8 text"),
+            HttpError::ForeignHost { host } => write!(
+                f,
+                "refused: this node does not answer to the host name {host:?}; use localhost or an IP address, or add \
+                 the name to the setting allowed_hosts"
+            ),
+            HttpError::NoRoom => f.write_str("the node is busy: no room for the body became free in time; try again"),
+            HttpError::UnreadResponses => {
+                f.write_str("the node is busy: too many large responses wait for clients that do not read; try again")
+            }
+            HttpError::ForeignOrigin { origin } => write!(
+                f,
+                "refused: this request comes from the web origin {origin}, and only pages served from this machine \
+                 (localhost) and those in the setting allowed_origins may talk to this node"
+            ),
+            HttpError::Login(error) => error.fmt(f),
+            HttpError::Handshake(error) => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for HttpError {}
+
+impl IntoResponse for HttpError {
+    fn into_response(self) -> Response {
+        match &self {
+            // Plain text, because a person reads it in the browser's console.
+            HttpError::ForeignOrigin { .. } => (StatusCode::FORBIDDEN, format!("{self}\n")).into_response(),
+            HttpError::Handshake(HandshakeError::Version) => {
+                ([(header::SEC_WEBSOCKET_VERSION, "13")], error(self.kind(), &self.to_string())).into_response()
+            }
+            HttpError::Login(_) => {
+                ([(header::WWW_AUTHENTICATE, "Bearer")], error(self.kind(), &self.to_string())).into_response()
+            }
+            HttpError::NoRoute { .. }
+            | HttpError::NoSocket { .. }
+            | HttpError::Query(_)
+            | HttpError::BodyTooLarge { .. }
+            | HttpError::BodyTimeout
+            | HttpError::BodyNotText
+            | HttpError::NoRoom
+            | HttpError::UnreadResponses
+            | HttpError::ForeignHost { .. }
+            | HttpError::Handshake(HandshakeError::KeyMissing) => error(self.kind(), &self.to_string()),
+        }
+    }
+}
+
+/// The query of a call: what bus clients send in the metadata.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Terms {
     consistency: Option<String>,
+    /// Read before (`login`).
+    #[serde(rename = "token")]
+    _token: Option<serde::de::IgnoredAny>,
 }
 
-/// The plain routes. Upgrades are taken out before.
-pub fn routes(door: Door) -> Router {
+/// The plain HTTP routes. WebSocket upgrades and gRPC are routed before.
+pub fn routes(port: Port) -> Router {
     Router::new()
         .route("/", get(hint))
         .route("/health", get(health))
+        .route("/v1/nodes", get(nodes))
         .route("/v1/call/{*function}", post(call))
         .route("/v1/events", get(sse::events))
         .fallback(not_found)
-        .with_state(door)
+        .with_state(port)
 }
 
 /// Answers one request.
-pub async fn answer(door: Door, routes: Router, request: Request, peer: SocketAddr, place: Place) -> Response {
-    let upgrades = wants_websocket(request.headers());
-    if (upgrades || request.method() == axum::http::Method::POST)
-        && let Err(why) = check_origin(request.headers())
+pub async fn answer(port: Port, routes: Router, request: Request, peer: SocketAddr, place: Place) -> Response {
+    let allowed = port.limits.allowed();
+    // Behind TLS the certificate proves the name, so a page of another site cannot pass for this one.
+    if !port.speaks_tls
+        && let Err(refused) = allowed.check_host(&request)
     {
-        return (StatusCode::FORBIDDEN, why).into_response();
+        return refused.into_response();
+    }
+    let reader = allowed.reader(request.headers());
+    if origin::is_preflight(&request) {
+        return origin::preflight(reader);
+    }
+    let upgrades = handshake::is_requested(request.headers());
+    if (upgrades || request.method() == Method::POST)
+        && let Err(refused) = allowed.check_origin(request.headers())
+    {
+        return refused.into_response();
+    }
+    origin::readable_by(reader, admitted(port, routes, request, upgrades, peer, place).await)
+}
+
+/// Answers a request whose host and origin are right.
+async fn admitted(
+    port: Port,
+    routes: Router,
+    mut request: Request,
+    upgrades: bool,
+    peer: SocketAddr,
+    place: Place,
+) -> Response {
+    let certified = request.extensions().get::<Certified>().map(|Certified(identity)| identity.clone());
+    let login = login::check(&port.credentials, request.headers(), request.uri(), certified.as_ref(), peer.ip());
+    if let Err(refused) = &login
+        && (upgrades || !OPEN_PATHS.contains(&request.uri().path()))
+        && !request.uri().path().ends_with("/otel")
+    {
+        let door = if upgrades { "bus" } else { "http" };
+        audit::refused_login(peer.ip(), door, refused);
     }
     if upgrades {
-        return upgrade(door, request, peer, place);
+        return upgrade(port, request, login, peer, place).unwrap_or_else(IntoResponse::into_response);
+    }
+    if !OPEN_PATHS.contains(&request.uri().path()) {
+        // The body of a refused request is never read.
+        match login {
+            Ok(identity) => request.extensions_mut().insert(identity),
+            Err(refused) if is_grpc(request.headers()) => {
+                let refused = HttpError::Login(refused);
+                return tonic::Status::new(refused.kind().row().grpc, refused.to_string()).into_http();
+            }
+            Err(refused) => return HttpError::Login(refused).into_response(),
+        };
     }
     if request.uri().path().starts_with(watch::PATH) {
-        let service = WatchService { feed: door.bus.feed().clone(), shutdown: door.shutdown };
+        let identity = identity_of(&request);
+        let service = WatchService {
+            feed: port.bus.feed().clone(),
+            credentials: port.credentials,
+            identity,
+            shutdown: port.shutdown,
+        };
         return watch::answer(service, request).await;
     }
-    // The router never fails; its error type has no values.
+    // The router never fails: its error type has no values.
     routes.oneshot(request).await.unwrap_or_else(|never| match never {})
+}
+
+/// What needs no credentials: load balancers and people look there first.
+const OPEN_PATHS: [&str; 2] = ["/", "/health"];
+
+/// The caller of a request that passed the check.
+pub fn identity_of(request: &Request) -> Arc<Identity> {
+    request.extensions().get::<Arc<Identity>>().cloned().unwrap_or_else(Identity::open)
+}
+
+fn is_grpc(headers: &HeaderMap) -> bool {
+    let kind = headers.get(header::CONTENT_TYPE).map(HeaderValue::as_bytes);
+    kind.is_some_and(|kind| kind.starts_with(b"application/grpc"))
 }
 
 async fn hint() -> &'static str {
@@ -100,168 +289,209 @@ async fn hint() -> &'static str {
      \x20 curl -d '{}' http://<this host>:<this port>/v1/call/session::create\n\n\
      GET /v1/events streams what happens, as server-sent events: filter with ?session=…&type=…&roles=…&metadata=…,\n\
      resume with ?after=<position> or the header Last-Event-ID.\n\
-     GET /health says how the node is.\n"
+     GET /v1/nodes lists the nodes of the cluster. GET /health says how the node is.\n"
 }
 
-async fn health(State(door): State<Door>) -> Response {
-    let health = (door.health)();
+async fn health(State(port): State<Port>) -> Response {
+    let mut health = (port.health)();
+    health.trouble = health.trouble.or_else(|| port.bus.gate().trouble());
     let code = if health.trouble.is_none() { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     let status = health.trouble.as_deref().unwrap_or("ok");
     let body = json!({ "status": status, "version": env!("CARGO_PKG_VERSION"), "role": health.role });
     (code, axum::Json(body)).into_response()
 }
 
+/// Where else a client can go.
+async fn nodes(State(port): State<Port>) -> Response {
+    let nodes = (port.nodes)();
+    let nodes = nodes.iter().map(|node| json!({ "node": node.node, "url": node.url, "leader": node.leads }));
+    axum::Json(json!({ "nodes": nodes.collect::<Vec<_>>() })).into_response()
+}
+
 async fn not_found(request: Request) -> Response {
-    let words = format!("nothing at {} {}; see GET / for what there is", request.method(), request.uri().path());
-    let kind = request.headers().get(header::CONTENT_TYPE).map(HeaderValue::as_bytes);
-    if kind.is_some_and(|kind| kind.starts_with(b"application/grpc")) {
-        return tonic::Status::unimplemented(words).into_http();
+    let missing = HttpError::NoRoute { method: request.method().to_string(), path: request.uri().path().to_owned() };
+    if is_grpc(request.headers()) {
+        return tonic::Status::new(missing.kind().row().grpc, missing.to_string()).into_http();
     }
-    error(StatusCode::NOT_FOUND, "not_found", &words)
+    missing.into_response()
 }
 
 async fn call(
-    State(door): State<Door>,
-    Path(function_id): Path<String>,
+    State(port): State<Port>,
+    Path(function): Path<String>,
     terms: Result<Query<Terms>, QueryRejection>,
     request: Request,
 ) -> Response {
-    let sidecar = match terms {
+    let metadata = match terms {
         Ok(Query(terms)) => terms.consistency.map(|word| json!({ NAME: { "consistency": word } }).to_string()),
-        Err(rejection) => return error(StatusCode::BAD_REQUEST, "invalid_query", &rejection.body_text()),
+        Err(rejection) => return HttpError::Query(rejection.body_text()).into_response(),
     };
-    let body = match read_body(&door, request).await {
-        Ok(body) => body,
-        Err(refused) => return refused,
+    let caller = Caller { door: Door::Http, identity: identity_of(&request) };
+    let gate = port.bus.gate();
+    if let Err(refused) = gate.check_access(&caller.identity, &function) {
+        audit::refused_call(&caller.identity, caller.door, &function);
+        return error(refused.kind(), &refused.message());
+    }
+    let (body, room) = match read_body(&port, request).await {
+        Ok(read) => read,
+        Err(refused) => return refused.into_response(),
     };
-    match door.bus.call(&function_id, body, sidecar).await {
-        Ok(result) => json_text(StatusCode::OK, result),
-        Err(failure) => explain(failure),
+    let answer = async {
+        let deadline = gate.deadline();
+        check_open(&function, &port.shutdown)?;
+        // A call to another client's function may take minutes. It must not hold what this node's functions need.
+        let _admitted = match port.bus.forwards(&realm_of(&caller.identity), &function) {
+            true => None,
+            false => Some(gate.admit(&function, body.len(), deadline, &port.shutdown).await?),
+        };
+        drop(room);
+        port.bus.call(Call { function, body, metadata, deadline, caller }).await
+    };
+    match answer.await {
+        Ok(result) => large_text(&port, result),
+        // The error object of the client that served the call is forwarded unchanged.
+        Err(CallError::Client(raw)) => json_text(status(Kind::ClientFailed), format!("{{\"error\":{raw}}}")),
+        Err(failed) => error(failed.kind(), &failed.message()),
     }
 }
 
-/// Reads the body as text. An empty one stands for `{}`, so that `curl -X POST` will do.
-async fn read_body(door: &Door, request: Request) -> Result<String, Response> {
-    let bytes_max = door.limits.body_bytes_max();
-    let too_large = || {
-        let words = format!("the body is larger than {bytes_max} bytes");
-        error(StatusCode::PAYLOAD_TOO_LARGE, "payload_too_large", &words)
-    };
+/// Reads the body as text. An empty one stands for `{}`, so that `curl -X POST` works. Memory is reserved as bytes
+/// arrive, not as they are announced, and a body that holds some must keep arriving.
+async fn read_body(port: &Port, request: Request) -> Result<(Text, Room), HttpError> {
+    let max = port.limits.body_bytes_max();
     let announced = request.headers().get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse().ok());
-    let expected = announced.unwrap_or(bytes_max);
-    if expected > bytes_max {
-        return Err(too_large());
+    if announced.is_some_and(|announced: usize| announced > max) {
+        return Err(HttpError::BodyTooLarge { max });
     }
-    let read = async {
-        let _room = door.bus.room_for(expected).await;
-        to_bytes(request.into_body(), bytes_max).await
-    };
-    let bytes = match tokio::time::timeout(BODY_READ_MAX, read).await {
-        Ok(Ok(bytes)) => bytes,
-        // With no length announced, the limit is the only thing in a body that fails on a healthy connection.
-        Ok(Err(_)) => return Err(too_large()),
-        Err(_) => return Err(error(StatusCode::REQUEST_TIMEOUT, "timeout", "the body did not arrive in time")),
-    };
+    let mut room = port.bus.intake().room();
+    let mut pace = Pace::new();
+    let mut wait_max = port.bus.gate().service().call_timeout();
+    let mut parts = request.into_body().into_data_stream();
+    let mut bytes = BytesMut::new();
+    loop {
+        let part = match timeout_at(pace.due, parts.next()).await {
+            Ok(Some(Ok(part))) => part,
+            Ok(None) => break,
+            // The connection is lost, so nobody reads this answer.
+            Ok(Some(Err(_))) => return Err(HttpError::BodyTimeout),
+            Err(_) => return Err(HttpError::BodyTimeout),
+        };
+        if bytes.len() + part.len() > max {
+            return Err(HttpError::BodyTooLarge { max });
+        }
+        let asked = Instant::now();
+        if timeout(wait_max, room.grow_to(bytes.len() + part.len())).await.is_err() {
+            return Err(HttpError::NoRoom);
+        }
+        wait_max = wait_max.saturating_sub(asked.elapsed());
+        bytes.extend_from_slice(&part);
+        pace.arrived(bytes.len(), asked.elapsed());
+    }
     if bytes.is_empty() {
-        return Ok("{}".to_owned());
+        return Ok((Text::from_static("{}"), room));
     }
-    String::from_utf8(bytes.into())
-        .map_err(|_| error(StatusCode::BAD_REQUEST, "invalid_payload", "the body is not UTF-8 text"))
+    let text = Text::try_from(bytes.freeze()).map_err(|_| HttpError::BodyNotText)?;
+    Ok((text, room))
 }
 
-fn explain(failure: Failure) -> Response {
-    match failure {
-        Failure::Service(failed) => {
-            let status = StatusCode::from_u16(failed.http_status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-            error(status, failed.code, &failed.message)
-        }
-        Failure::Bus(failed) => {
-            let status = match failed.code.as_ref() {
-                "function_not_found" | "NOT_FOUND" => StatusCode::NOT_FOUND,
-                "shutting_down" => StatusCode::SERVICE_UNAVAILABLE,
-                "timeout" => StatusCode::GATEWAY_TIMEOUT,
-                "invocation_stopped" => StatusCode::BAD_GATEWAY,
-                _ => StatusCode::BAD_REQUEST,
-            };
-            error(status, &failed.code, &failed.message)
-        }
-        Failure::Remote(raw) => json_text(StatusCode::BAD_GATEWAY, format!("{{\"error\":{raw}}}")),
+/// A response. A large one is counted until the client has read it.
+fn large_text(port: &Port, text: String) -> Response {
+    if text.len() <= PIECE_BYTES {
+        return json_text(StatusCode::OK, text);
     }
+    // Only reads have large responses, so a refusal here leaves no outcome unknown.
+    let room = match text.len() > COUNTED_BYTES {
+        true => match port.bus.room_for_response(text.len()) {
+            Some(room) => Some(room),
+            None => return HttpError::UnreadResponses.into_response(),
+        },
+        false => None,
+    };
+    let length = text.len();
+    let rest = (Bytes::from(text), room);
+    let pieces = futures::stream::unfold(rest, |(mut text, room)| async move {
+        let piece = text.split_to(text.len().min(PIECE_BYTES));
+        (!piece.is_empty()).then_some((Ok::<_, Infallible>(piece), (text, room)))
+    });
+    let headers = [
+        (header::CONTENT_TYPE, HeaderValue::from_static("application/json")),
+        (header::CONTENT_LENGTH, HeaderValue::from(length)),
+    ];
+    (StatusCode::OK, headers, Body::from_stream(pieces)).into_response()
 }
 
-pub fn error(status: StatusCode, code: &str, message: &str) -> Response {
-    json_text(status, json!({ "error": { "code": code, "message": message } }).to_string())
+/// An error response with the status and code of the table.
+pub fn error(kind: Kind, message: &str) -> Response {
+    json_text(status(kind), json!({ "error": { "code": kind.row().code, "message": message } }).to_string())
+}
+
+fn status(kind: Kind) -> StatusCode {
+    StatusCode::from_u16(kind.row().http_status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
 }
 
 fn json_text(status: StatusCode, text: String) -> Response {
     (status, [(header::CONTENT_TYPE, HeaderValue::from_static("application/json"))], text).into_response()
 }
 
-fn wants_websocket(headers: &HeaderMap) -> bool {
-    let upgrade = headers.get(header::UPGRADE).and_then(|value| value.to_str().ok());
-    upgrade.is_some_and(|value| value.split(',').any(|one| one.trim().eq_ignore_ascii_case("websocket")))
+/// The protocols that a WebSocket upgrade can open.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum SocketRoute {
+    /// The iii bus.
+    Bus,
+    /// Telemetry of the SDKs, which this node reads and drops.
+    Telemetry,
 }
 
-/// Any path is the bus, as with the engine; `<path>/otel` is where SDKs send telemetry.
-fn upgrade(door: Door, mut request: Request, peer: SocketAddr, place: Place) -> Response {
-    let version = request.headers().get(header::SEC_WEBSOCKET_VERSION).map(HeaderValue::as_bytes);
-    let Some(key) = request.headers().get(header::SEC_WEBSOCKET_KEY).cloned() else {
-        return error(StatusCode::BAD_REQUEST, "bad_upgrade", "the header Sec-WebSocket-Key is missing");
-    };
-    if version != Some(b"13".as_slice()) {
-        let refused = error(StatusCode::UPGRADE_REQUIRED, "bad_upgrade", "only WebSocket version 13 is spoken here");
-        return ([(header::SEC_WEBSOCKET_VERSION, "13")], refused).into_response();
+impl SocketRoute {
+    /// The SDKs connect to the URL they are given, `ws://<host>:<port>` by default, and send telemetry to the same URL
+    /// with `/otel` appended. They would keep any path in that URL. An engine accepts all of them; this node serves the
+    /// bus at `/` only, so that other protocols can have paths of their own. A proxy that publishes the bus under a
+    /// prefix has to remove the prefix.
+    fn of_path(path: &str) -> Option<SocketRoute> {
+        match path.trim_matches('/') {
+            "" => Some(SocketRoute::Bus),
+            "otel" => Some(SocketRoute::Telemetry),
+            _unknown => None,
+        }
     }
-    let telemetry = request.uri().path().ends_with("/otel");
-    let upgraded = hyper::upgrade::on(&mut request);
-    let sockets = door.sockets.clone();
-    sockets.spawn(async move {
+}
+
+fn upgrade(
+    port: Port,
+    mut request: Request,
+    login: Result<Arc<Identity>, LoginError>,
+    peer: SocketAddr,
+    place: Place,
+) -> Result<Response, HttpError> {
+    let path = request.uri().path();
+    let route = SocketRoute::of_path(path).ok_or_else(|| HttpError::NoSocket { path: path.to_owned() })?;
+    let (mut response, upgraded) = handshake::accept(&mut request).map_err(HttpError::Handshake)?;
+    let connections = port.connections.clone();
+    connections.spawn(async move {
         let _place = place;
         let Ok(upgraded) = upgraded.await else { return };
-        let socket = TokioIo::new(upgraded);
-        if telemetry {
-            connection::discard(door.bus, socket, door.shutdown).await;
-        } else {
-            connection::serve(door.bus, socket, Some(peer), door.shutdown).await;
+        let connection = TokioIo::new(upgraded);
+        match (route, login) {
+            (SocketRoute::Bus, Ok(identity)) => {
+                let entrant = Entrant { identity, credentials: port.credentials, peer: Some(peer) };
+                connection::serve(port.bus, connection, entrant, port.shutdown).await;
+            }
+            // Answered as an engine does it: SDKs read the frame and report it.
+            (SocketRoute::Bus, Err(refused)) => {
+                let frame = outbound::auth_error(&refused.to_string());
+                let close = CloseReason::new(1008, "the credentials were refused");
+                socket::refuse(connection, frame, close).await;
+            }
+            // Node's SDK opens it without credentials and retries for ever if it is refused.
+            (SocketRoute::Telemetry, _) => {
+                let message_bytes_max = port.bus.settings().socket.message_bytes_max;
+                socket::discard(connection, message_bytes_max, port.bus.intake(), port.shutdown).await;
+            }
         }
     });
-    let accept = HeaderValue::from_str(&derive_accept_key(key.as_bytes()));
-    let Ok(accept) = accept else {
-        return error(StatusCode::INTERNAL_SERVER_ERROR, "bad_upgrade", "the handshake failed");
-    };
-    let mut response = Response::new(Body::empty());
-    *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
-    let headers = response.headers_mut();
-    headers.insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
-    headers.insert(header::UPGRADE, HeaderValue::from_static("websocket"));
-    headers.insert(header::SEC_WEBSOCKET_ACCEPT, accept);
-    // Tells the SDK that this end does not delay small frames, so that its end need not either.
-    headers.insert("x-iii-capabilities", HeaderValue::from_static("tcp-nodelay"));
-    response
-}
-
-/// There is no authentication yet, so a web page must not reach the node through a visitor's browser: browsers name
-/// the page's origin on upgrades and POSTs, and only pages of this machine pass. Programs send no origin.
-pub fn check_origin(headers: &HeaderMap) -> Result<(), String> {
-    for origin in headers.get_all(header::ORIGIN) {
-        let text = origin.to_str().unwrap_or("<unreadable>");
-        if !is_loopback(text) {
-            return Err(format!(
-                "refused: this request comes from the web origin {text}, and only pages served from this machine \
-                 (localhost) may talk to this node\n"
-            ));
-        }
-    }
-    Ok(())
-}
-
-fn is_loopback(origin: &str) -> bool {
-    let Some((_scheme, authority)) = origin.split_once("://") else { return false };
-    let host = match authority.strip_prefix('[') {
-        Some(rest) => rest.split(']').next().unwrap_or(rest),
-        None => authority.split(':').next().unwrap_or(authority),
-    };
-    host.eq_ignore_ascii_case("localhost") || host.parse().is_ok_and(|address: IpAddr| address.is_loopback())
+    // Tells the SDK that this end sends small frames without delay, so that the SDK does the same.
+    response.headers_mut().insert("x-iii-capabilities", HeaderValue::from_static("tcp-nodelay"));
+    Ok(response)
 }
 
 #[cfg(test)]
@@ -269,21 +499,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_pages_of_this_machine_may_call() {
-        for origin in ["http://localhost", "http://localhost:3000", "https://127.0.0.1:8443", "http://[::1]:5"] {
-            assert!(is_loopback(origin), "{origin}");
-        }
-        for origin in [
-            "null",
-            "",
-            "http://evil.example",
-            "http://localhost.evil.example",
-            "http://127.0.0.1.evil.example",
-            "http://192.168.0.7",
-            "http://evil.example:80@localhost",
-            "file://",
+    fn a_web_socket_is_chosen_by_its_path() {
+        for (path, route) in [
+            ("/", Some(SocketRoute::Bus)),
+            ("", Some(SocketRoute::Bus)),
+            ("/otel", Some(SocketRoute::Telemetry)),
+            ("//otel", Some(SocketRoute::Telemetry)),
+            ("/v1/events", None),
+            ("/any/path", None),
+            ("/any/otel", None),
         ] {
-            assert!(!is_loopback(origin), "{origin}");
+            assert_eq!(SocketRoute::of_path(path), route, "{path}");
         }
     }
 }

@@ -1,5 +1,9 @@
-//! Owns: telling HTTP/2 (a gRPC watch) from everything else by the first bytes of a connection, without losing them.
-//! Never: what is said after.
+//! Owns: detecting HTTP/2 (the gRPC watch) by the first bytes of a connection, without losing them.
+//! Never: what comes after.
+//!
+//! hyper-util's `server::conn::auto` does the same, but has no timeout while it reads these bytes, and does not report
+//! when it has read them. A client that connects and sends nothing, or only `PRI`, would keep its place for ever. Here
+//! the caller can bound the detection with one timeout.
 
 use std::io;
 use std::pin::Pin;
@@ -7,10 +11,10 @@ use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 
-/// How every HTTP/2 connection begins. No method of HTTP/1 does.
+/// Every HTTP/2 connection starts with these bytes. No method of HTTP/1 does.
 const HTTP2: &[u8; 3] = b"PRI";
 
-/// A connection whose first bytes were read already.
+/// A connection whose first bytes were already read. It returns them first.
 pub struct Begun<S> {
     stream: S,
     first: [u8; HTTP2.len()],
@@ -18,7 +22,7 @@ pub struct Begun<S> {
     given: usize,
 }
 
-/// Reads as little as it takes to know. True: HTTP/2.
+/// Reads only as many bytes as the decision takes. True for HTTP/2.
 pub async fn begin<S: AsyncRead + Unpin>(mut stream: S) -> io::Result<(bool, Begun<S>)> {
     let mut first = [0; HTTP2.len()];
     let mut read = 0;

@@ -1,14 +1,15 @@
-//! Owns: what a caller may say beside the body of a call, in the metadata under our own name:
-//! `{"session-manager": {"consistency": "local"}}`. Everything under other names belongs to others.
+//! Owns: the options of a call in its metadata, under our own name: `{"session-manager": {"consistency": "local"}}`.
+//! Everything under other names is ignored.
+//! Never: what an option does.
 
 use serde::Deserialize;
 
 use crate::machine::refusal::Refusal;
 
-/// The name our part stands under, as in the sidecar of a delivery.
+/// The key of our part of the metadata, in calls and in deliveries.
 pub const NAME: &str = "session-manager";
 
-/// How new what a read finds must be; without a word of the caller the node's configuration decides.
+/// How fresh the data of a read must be. If the caller gives none, the node's configuration decides.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Consistency {
@@ -16,12 +17,12 @@ pub enum Consistency {
     Local,
 }
 
-/// The terms of one call.
+/// The options of one call.
 #[derive(Debug, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Terms {
     pub consistency: Option<Consistency>,
-    /// What rides beside a delivered event, which a handler may pass on with calls of its own. It means nothing here.
+    /// These fields come with a delivered event. A handler may send them along with its own calls; they are ignored.
     #[serde(default, rename = "position")]
     _position: Option<serde::de::IgnoredAny>,
     #[serde(default, rename = "seq")]
@@ -30,6 +31,8 @@ pub struct Terms {
     _lagged: Option<serde::de::IgnoredAny>,
     #[serde(default, rename = "compacted")]
     _compacted: Option<serde::de::IgnoredAny>,
+    #[serde(default, rename = "skipped")]
+    _skipped: Option<serde::de::IgnoredAny>,
 }
 
 #[derive(Deserialize)]
@@ -38,7 +41,7 @@ struct Sidecar {
     ours: Option<Terms>,
 }
 
-/// Reads the terms out of a call's metadata.
+/// Parses the options in a call's metadata.
 pub fn read(metadata: Option<&str>) -> Result<Terms, Refusal> {
     let Some(metadata) = metadata.filter(|metadata| metadata.contains(NAME)) else { return Ok(Terms::default()) };
     if !metadata.trim_start().starts_with('{') {
@@ -54,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn terms_stand_under_our_name_and_nothing_else_matters() {
+    fn options_are_read_under_our_name_only() {
         for silent in [None, Some("null"), Some("[1]"), Some("\"session-manager\""), Some(r#"{"other": {"a": 1}}"#)] {
             assert_eq!(read(silent), Ok(Terms::default()), "{silent:?}");
         }
@@ -69,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn terms_that_are_not_understood_are_refused_by_name() {
+    fn unknown_options_are_refused_by_name() {
         for (metadata, named) in [
             (r#"{"session-manager": {"consistancy": "local"}}"#, "consistancy"),
             (r#"{"session-manager": {"consistency": "eventual"}}"#, "eventual"),

@@ -1,62 +1,63 @@
-//! Owns: `GET /v1/events`, the change feed as server-sent events: the position is the id, the type is the name, the
-//! payload is the data. A browser's EventSource reconnects by itself and loses nothing.
-//! Never: what matches (events), what may be asked (subscribe).
+//! Owns: `GET /v1/events`, the change feed as server-sent events. The position is the id, the type is the event name,
+//! the payload is the data. A browser's EventSource reconnects by itself and resumes where it was.
+//! Never: which events match (`events`), what a stream may be asked for (`subscribe`).
 
+use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::fmt::Write;
 use std::time::Duration;
 
 use axum::body::{Body, Bytes};
 use axum::extract::{Query, Request, State};
-use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::http::{HeaderMap, HeaderValue, header};
 use axum::response::{IntoResponse, Response};
 use tokio::time::timeout;
-use tokio_util::sync::CancellationToken;
 
-use super::http::{Door, check_origin, error};
-use super::subscribe::{self, Asked, Refused};
+use super::errors::Kind;
+use super::http::{Port, error, identity_of};
+use super::login;
+use super::subscribe::{self, Asked, Ended, StreamError, ended};
+use crate::events::delivery::SeqRange;
 use crate::events::position::ClusterTag;
 use crate::events::stream::{Item, Stream};
 use crate::machine::ids::Position;
+use crate::machine::json::Json;
 
-/// A sign of life for proxies and clients, with how far the stream has come.
+/// How often a quiet stream sends its position, so that proxies and clients keep the connection.
 const HEARTBEAT: Duration = Duration::from_secs(15);
-/// How soon a client that lost the connection should come back, in milliseconds.
+/// How long a client waits before it reconnects, in milliseconds.
 const RETRY_MS: u32 = 500;
-/// Events that are ready together are written together, up to this.
+/// Queued events are written together, up to this size.
 const CHUNK_BYTES: usize = 16 << 10;
+/// The largest piece that is handed to a connection at once.
+const PIECE_BYTES: usize = 64 << 10;
 
-const FIELDS: &str = "session, type, roles, metadata and after";
-
-/// Answers the request: a stream, or one JSON error before any of it.
-pub async fn events(State(door): State<Door>, request: Request) -> Response {
-    let headers = request.headers();
-    if let Err(why) = check_origin(headers) {
-        return (StatusCode::FORBIDDEN, why).into_response();
+/// Answers the request with a stream, or with one JSON error instead of it.
+pub async fn events(State(port): State<Port>, request: Request) -> Response {
+    if let Err(refused) = port.limits.allowed().check_origin(request.headers()) {
+        return refused.into_response();
     }
-    let origin = headers.get(header::ORIGIN).cloned();
-    let asked = match read(&request) {
-        Ok(asked) => asked,
-        Err(words) => return error(StatusCode::BAD_REQUEST, "invalid_request", &words),
+    let identity = identity_of(&request);
+    let opened = match read(&request) {
+        Ok(asked) => subscribe::open(port.bus.feed(), asked, &identity).await,
+        Err(refused) => Err(refused),
     };
-    let feed = door.bus.feed();
-    match subscribe::open(feed, asked).await {
-        Ok(stream) => stream_of(stream, door.shutdown.clone(), origin),
-        Err(refused @ Refused::Invalid(_)) => error(StatusCode::BAD_REQUEST, "invalid_request", refused.words()),
-        Err(refused @ Refused::Compacted(_)) => error(StatusCode::GONE, "compacted", refused.words()),
-        Err(refused @ Refused::Unavailable(_)) => {
-            error(StatusCode::SERVICE_UNAVAILABLE, "unavailable", refused.words())
+    match opened {
+        Ok(stream) => {
+            let ended = ended(port.credentials, identity, port.shutdown);
+            stream_of(stream, ended)
         }
+        Err(refused) => error(refused.kind(), &refused.to_string()),
     }
 }
 
-/// Reads the query and the header with which an EventSource says where it was.
-fn read(request: &Request) -> Result<Asked, String> {
+/// Reads the query, and the header with the last event that an EventSource received.
+fn read(request: &Request) -> Result<Asked, StreamError> {
     let query: Query<Vec<(String, String)>> =
-        Query::try_from_uri(request.uri()).map_err(|error| format!("the query cannot be read: {error}"))?;
+        Query::try_from_uri(request.uri()).map_err(|error| StreamError::Query(error.to_string()))?;
     let mut asked = Asked { after_name: "after", ..Asked::default() };
     let once = |place: &mut Option<String>, name: &str, value: String| match place.replace(value) {
-        Some(_) => Err(format!("{name}: given more than once")),
+        Some(_) => Err(StreamError::Repeated(name.to_owned())),
         None => Ok(()),
     };
     for (name, value) in query.0 {
@@ -67,58 +68,73 @@ fn read(request: &Request) -> Result<Asked, String> {
             "roles" => asked.roles.extend(listed()),
             "metadata" => once(&mut asked.metadata, &name, value)?,
             "after" => once(&mut asked.after, &name, value)?,
-            other => return Err(format!("`{other}` is not a filter of /v1/events: it takes {FIELDS}")),
+            login::QUERY => {}
+            other => return Err(StreamError::UnknownField(other.to_owned())),
         }
     }
-    // A client that comes back knows better than the address it was given at first.
+    // A client that reconnects has received more than its URL says, so the header wins.
     if let Some(last) = last_event_id(request.headers())? {
         (asked.after, asked.after_name) = (Some(last), "Last-Event-ID");
     }
     Ok(asked)
 }
 
-fn last_event_id(headers: &HeaderMap) -> Result<Option<String>, String> {
+fn last_event_id(headers: &HeaderMap) -> Result<Option<String>, StreamError> {
     let Some(value) = headers.get("last-event-id") else { return Ok(None) };
-    let text = value.to_str().map_err(|_| "Last-Event-ID: not a position: it holds unreadable bytes".to_owned())?;
+    let text = value.to_str().map_err(|_| StreamError::LastEventIdUnreadable)?;
     Ok((!text.is_empty()).then(|| text.to_owned()))
 }
 
-fn stream_of(stream: Stream, shutdown: CancellationToken, origin: Option<HeaderValue>) -> Response {
+fn stream_of(stream: Stream, ended: Ended) -> Response {
     let begin = format!("retry: {RETRY_MS}\n{}\n", id(&stream.cluster, stream.begun));
-    let taker = Taker { stream, shutdown };
-    let rest = futures::stream::unfold(taker, |taker| async move { taker.chunk().await.map(|text| (text, taker)) });
-    let chunks = futures::StreamExt::chain(futures::stream::iter([begin]), rest);
-    let body = Body::from_stream(futures::StreamExt::map(chunks, |text| Ok::<_, Infallible>(Bytes::from(text))));
+    let printer = Printer { stream, ended, waiting: VecDeque::from([Bytes::from(begin)]) };
+    let chunk = |mut printer: Printer| async move { printer.piece().await.map(|piece| (piece, printer)) };
+    let pieces = futures::stream::unfold(printer, chunk);
+    let body = Body::from_stream(futures::StreamExt::map(pieces, Ok::<_, Infallible>));
     let mut response = Response::new(body);
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    // Proxies that buffer would hold events back.
+    // A proxy that buffers would delay events.
     headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
-    // Checked before: a page of this machine.
-    if let Some(origin) = origin {
-        headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin);
-        headers.insert(header::VARY, HeaderValue::from_static("origin"));
-    }
     response
 }
 
-struct Taker {
+/// Prints a stream as text.
+struct Printer {
     stream: Stream,
-    shutdown: CancellationToken,
+    ended: Ended,
+    /// What is printed and not handed to the connection yet.
+    waiting: VecDeque<Bytes>,
 }
 
-impl Taker {
-    /// The next piece of the stream; `None` at its end. Events that are ready together leave together.
-    async fn chunk(&self) -> Option<String> {
+impl Printer {
+    /// The next piece of the stream, of limited length. `None` at its end.
+    async fn piece(&mut self) -> Option<Bytes> {
+        loop {
+            if let Some(first) = self.waiting.front_mut() {
+                let piece = first.split_to(first.len().min(PIECE_BYTES));
+                if first.is_empty() {
+                    self.waiting.pop_front();
+                }
+                return Some(piece);
+            }
+            self.waiting = self.print_next().await?;
+        }
+    }
+
+    /// Prints what waits in the stream, up to a limit. `None` at its end.
+    async fn print_next(&self) -> Option<VecDeque<Bytes>> {
         let first = tokio::select! {
             first = timeout(HEARTBEAT, self.stream.next()) => first,
-            () = self.shutdown.cancelled() => return None,
+            () = self.ended.clone() => return None,
         };
-        let Ok(mut item) = first else { return Some(self.heartbeat()) };
+        let Ok(mut item) = first else { return Some(VecDeque::from([Bytes::from(self.heartbeat())])) };
         let mut text = String::new();
         loop {
-            print(&item, &mut text);
+            if let Some(large) = print(&item, &mut text) {
+                return Some(VecDeque::from([Bytes::from(text), large, Bytes::from_static(b"\n\n")]));
+            }
             if text.len() >= CHUNK_BYTES {
                 break;
             }
@@ -127,10 +143,10 @@ impl Taker {
                 None => break,
             }
         }
-        Some(text)
+        Some(VecDeque::from([Bytes::from(text)]))
     }
 
-    /// An id without data moves a client's place and calls nobody.
+    /// An id without data moves the client's position without firing an event.
     fn heartbeat(&self) -> String {
         match self.stream.stands() {
             Some((position, cluster)) => format!(": quiet\n{}\n", id(&cluster, position)),
@@ -139,25 +155,46 @@ impl Taker {
     }
 }
 
-fn print(item: &Item, text: &mut String) {
+/// The text of a payload, shared by all streams that send it.
+struct Shared(Json);
+
+impl AsRef<[u8]> for Shared {
+    fn as_ref(&self) -> &[u8] {
+        self.0.text().as_bytes()
+    }
+}
+
+/// Prints an event. The payload of a large one is returned instead: streams that stall must not hold a copy each.
+fn print(item: &Item, text: &mut String) -> Option<Bytes> {
     match item {
         Item::Event(committed, cluster) => {
             let kind = committed.event.kind().trigger_type();
             text.push_str(&id(cluster, committed.position));
-            // Clients ignore fields they do not know; ours tells the sequence in the session.
+            // `seq` is the event's sequence number in its session. Clients ignore fields they do not know.
             // Writing to a string cannot fail.
             let _ = writeln!(text, "event: {kind}\nseq: {}", committed.event.seq);
-            for line in committed.payload().text().lines() {
+            let payload = committed.payload();
+            if payload.text().len() > PIECE_BYTES && !payload.text().contains(['\n', '\r']) {
+                text.push_str("data: ");
+                return Some(Bytes::from_owner(Shared(payload.clone())));
+            }
+            for line in payload.text().lines() {
                 let _ = writeln!(text, "data: {line}");
             }
             text.push('\n');
         }
         Item::Lagged => text.push_str("event: lagged\ndata: {}\n\n"),
+        Item::Skipped(session_id, SeqRange { first, last }) => {
+            let data = serde_json::json!({ "session_id": session_id.as_str(), "first": first, "last": last });
+            let _ = write!(text, "event: skipped\ndata: {data}\n\n");
+        }
         Item::Compacted(oldest, cluster) => {
             let oldest = cluster.print(*oldest);
-            let _ = write!(text, "event: compacted\ndata: {{\"oldest\":\"{oldest}\"}}\n\n");
+            let name = Kind::Compacted.row().sse_event.unwrap_or_default();
+            let _ = write!(text, "event: {name}\ndata: {{\"oldest\":\"{oldest}\"}}\n\n");
         }
     }
+    None
 }
 
 fn id(cluster: &ClusterTag, position: Position) -> String {
@@ -168,7 +205,7 @@ fn id(cluster: &ClusterTag, position: Position) -> String {
 mod tests {
     use super::*;
 
-    fn asked(uri: &str, last: Option<&str>) -> Result<Asked, String> {
+    fn asked(uri: &str, last: Option<&str>) -> Result<Asked, StreamError> {
         let mut request = Request::builder().uri(uri);
         if let Some(last) = last {
             request = request.header("last-event-id", last);
@@ -185,10 +222,10 @@ mod tests {
         assert_eq!(read.types, ["created", "deleted", "message-added"]);
         assert_eq!(read.roles, ["user"]);
         assert_eq!((read.metadata.as_deref(), read.after.as_deref()), (Some("{}"), Some("x")));
-        let words = asked("/v1/events?sesion=a", None).unwrap_err();
+        let words = asked("/v1/events?sesion=a", None).unwrap_err().to_string();
         assert!(words.starts_with("`sesion` is not a filter of /v1/events"), "{words}");
         for name in ["session", "metadata", "after"] {
-            let words = asked(&format!("/v1/events?{name}=a&{name}=b"), None).unwrap_err();
+            let words = asked(&format!("/v1/events?{name}=a&{name}=b"), None).unwrap_err().to_string();
             assert_eq!(words, format!("{name}: given more than once"));
         }
     }

@@ -1,20 +1,29 @@
-//! Owns: what a stream of events may be asked for, over HTTP or gRPC: filters and where to begin, in words when they
-//! make no sense.
+//! Owns: what a stream of events may be asked for, over HTTP or gRPC: filters and the position to start after.
 //! Never: a wire.
 
+use std::fmt;
 use std::sync::Arc;
 
+use futures::FutureExt;
+use futures::future::{BoxFuture, Shared};
+use tokio_util::sync::CancellationToken;
+
+use super::errors::CallError;
+use crate::access::{Action, Credentials, Identity};
 use crate::events::current::CurrentFeed;
-use crate::events::deliver::Feed;
+use crate::events::errors::ResumeError;
 use crate::events::filter::{Filter, Kinds};
-use crate::events::position::OLDEST;
 use crate::events::stream::Stream;
 use crate::machine::event::EventKind;
-use crate::machine::ids::{Position, SessionId};
-use crate::machine::json::Object;
+use crate::machine::ids::SessionId;
+use crate::machine::json::{Object, values_below};
 use crate::machine::message::Role;
 
-/// A subscription as a client spells it.
+/// The metadata of a filter is kept parsed as long as its stream, and a small object takes 600 bytes then.
+const METADATA_BYTES_MAX: usize = 16 << 10;
+const METADATA_VALUES_MAX: usize = 64;
+
+/// A subscription as a client writes it.
 #[derive(Debug, Default)]
 pub struct Asked {
     pub session: Option<String>,
@@ -23,78 +32,132 @@ pub struct Asked {
     /// JSON text.
     pub metadata: Option<String>,
     pub after: Option<String>,
-    /// What the client calls `after`, for errors.
+    /// The client's name for `after`, used in errors.
     pub after_name: &'static str,
 }
 
-/// Why there is no stream.
+/// Why a stream is refused. The text is for the client.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Refused {
-    /// The request makes no sense; the words name the field.
-    Invalid(String),
-    /// The position is too old; the words say how far back one may go.
-    Compacted(String),
-    /// Not now.
-    Unavailable(String),
+pub enum StreamError {
+    /// The query of the URL cannot be parsed.
+    Query(String),
+    /// A field may be given once only.
+    Repeated(String),
+    UnknownField(String),
+    LastEventIdUnreadable,
+    SessionEmpty,
+    UnknownType(String),
+    UnknownRole(String),
+    /// A role filter together with a type that has no role.
+    TypeWithoutRole(&'static str),
+    Metadata(String),
+    MetadataTooLarge,
+    /// The role of the caller does not allow it. Holds the sentence.
+    Forbidden(String),
+    /// The stream cannot start after the given position. `name` is what the client calls it.
+    Resume {
+        name: &'static str,
+        error: ResumeError,
+    },
 }
 
-impl Refused {
-    pub fn words(&self) -> &str {
+impl fmt::Display for StreamError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Refused::Invalid(words) | Refused::Compacted(words) | Refused::Unavailable(words) => words,
+            StreamError::Query(why) => write!(f, "the query cannot be read: {why}"),
+            StreamError::Repeated(name) => write!(f, "{name}: given more than once"),
+            StreamError::UnknownField(name) => {
+                write!(f, "`{name}` is not a filter of /v1/events: it takes session, type, roles, metadata and after")
+            }
+            StreamError::LastEventIdUnreadable => {
+                f.write_str("Last-Event-ID: not a position: it holds unreadable bytes")
+            }
+            StreamError::SessionEmpty => {
+                f.write_str("session: give the id of a session, or leave it out for all of them")
+            }
+            StreamError::UnknownType(name) => {
+                let known = EventKind::ALL.map(EventKind::trigger_type).join(", ");
+                write!(f, "type: {name:?} is no type of event, use one of {known}")
+            }
+            StreamError::UnknownRole(name) => {
+                write!(f, "roles: {name:?} is no role, use user, assistant, function_result or custom")
+            }
+            StreamError::TypeWithoutRole(name) => {
+                write!(f, "roles: {name} has no role, ask for message-added or message-updated only")
+            }
+            StreamError::Metadata(why) => {
+                write!(f, "metadata: give a JSON object such as {{\"tenant\":\"a\"}}: {why}")
+            }
+            StreamError::MetadataTooLarge => {
+                write!(f, "metadata: give at most {METADATA_VALUES_MAX} values in {METADATA_BYTES_MAX} bytes")
+            }
+            StreamError::Forbidden(why) => f.write_str(why),
+            // A node that cannot answer now says nothing about the position, so its name is left out.
+            StreamError::Resume { error: ResumeError::Unavailable(why), .. } => f.write_str(why),
+            StreamError::Resume { name, error } => write!(f, "{name}: {error}"),
         }
     }
 }
+
+impl std::error::Error for StreamError {}
 
 /// Opens the stream that was asked for.
-pub async fn open(current: &Arc<CurrentFeed>, asked: Asked) -> Result<Stream, Refused> {
-    let filter = filter(&asked).map_err(Refused::Invalid)?;
-    let named = |why: String| match why.starts_with("compacted") {
-        true => Refused::Compacted(format!("{}: {why}", asked.after_name)),
-        false => Refused::Invalid(format!("{}: {why}", asked.after_name)),
-    };
+pub async fn open(current: &Arc<CurrentFeed>, asked: Asked, identity: &Identity) -> Result<Stream, StreamError> {
+    if !identity.may(Action::Events) {
+        return Err(StreamError::Forbidden(CallError::forbidden(identity, Action::Events).message()));
+    }
+    let filter = filter(&asked)?.within(identity.scope.clone());
+    let refused = |error| StreamError::Resume { name: asked.after_name, error };
     loop {
         let feed = current.read(Arc::clone);
-        let after = asked.after.as_deref().map(|text| position(&feed, text)).transpose().map_err(named)?;
+        let after = asked.after.as_deref().map(|text| feed.parse_position(text)).transpose().map_err(refused)?;
         if let Some(after) = after {
-            feed.catch_up(after).await.map_err(Refused::Unavailable)?;
+            feed.catch_up(after).await.map_err(refused)?;
         }
-        // A position means nothing in data that was swapped meanwhile: it is read once more.
+        // If a reload replaced the data meanwhile, the position means nothing in it: parse it again.
         if let Some(opened) = Stream::open_on(current, &feed, filter.clone(), after) {
-            return opened.map_err(named);
+            return opened.map_err(refused);
         }
     }
 }
 
-fn position(feed: &Feed, text: &str) -> Result<Position, String> {
-    if text == OLDEST { feed.oldest() } else { feed.cluster().parse(text) }
+/// Resolves when a stream must end: the port closes, or the credentials of its caller no longer hold.
+pub type Ended = Shared<BoxFuture<'static, ()>>;
+
+pub fn ended(credentials: Arc<Credentials>, identity: Arc<Identity>, closing: CancellationToken) -> Ended {
+    async move {
+        tokio::select! {
+            () = credentials.lapsed(&identity) => {}
+            () = closing.cancelled() => {}
+        }
+    }
+    .boxed()
+    .shared()
 }
 
-fn filter(asked: &Asked) -> Result<Filter, String> {
+fn filter(asked: &Asked) -> Result<Filter, StreamError> {
     let kinds = kinds(&asked.types)?;
     let roles = roles(&asked.roles, &asked.types, kinds)?;
     if asked.session.as_deref() == Some("") {
-        return Err("session: give the id of a session, or leave it out for all of them".to_owned());
+        return Err(StreamError::SessionEmpty);
     }
     let metadata = asked.metadata.as_deref().map_or_else(|| Ok(Object::new()), metadata)?;
     Ok(Filter::of_stream(kinds, asked.session.as_deref().map(SessionId::from), roles, metadata))
 }
 
 /// `session::message-added`, or `message-added` for short.
-fn kinds(types: &[String]) -> Result<Kinds, String> {
+fn kinds(types: &[String]) -> Result<Kinds, StreamError> {
     if types.is_empty() {
         return Ok(Kinds::ALL);
     }
-    let known = || EventKind::ALL.map(EventKind::trigger_type).join(", ");
     let kind = |name: &String| {
         let full = if name.starts_with("session::") { name.clone() } else { format!("session::{name}") };
-        EventKind::from_trigger_type(&full)
-            .ok_or_else(|| format!("type: {name:?} is no type of event, use one of {}", known()))
+        EventKind::from_trigger_type(&full).ok_or_else(|| StreamError::UnknownType(name.clone()))
     };
     Ok(Kinds::of(types.iter().map(kind).collect::<Result<Vec<_>, _>>()?))
 }
 
-fn roles(roles: &[String], types: &[String], kinds: Kinds) -> Result<Option<Vec<Role>>, String> {
+fn roles(roles: &[String], types: &[String], kinds: Kinds) -> Result<Option<Vec<Role>>, StreamError> {
     if roles.is_empty() {
         return Ok(None);
     }
@@ -102,19 +165,20 @@ fn roles(roles: &[String], types: &[String], kinds: Kinds) -> Result<Option<Vec<
     if !types.is_empty()
         && let Some(without) = kinds.iter().find(|kind| !has_role(*kind))
     {
-        let type_name = without.trigger_type();
-        return Err(format!("roles: {type_name} has no role, ask for message-added or message-updated only"));
+        return Err(StreamError::TypeWithoutRole(without.trigger_type()));
     }
     let role = |name: &String| {
         serde_json::from_value(serde_json::Value::from(name.as_str()))
-            .map_err(|_| format!("roles: {name:?} is no role, use user, assistant, function_result or custom"))
+            .map_err(|_| StreamError::UnknownRole(name.clone()))
     };
     roles.iter().map(role).collect::<Result<Vec<Role>, _>>().map(Some)
 }
 
-fn metadata(text: &str) -> Result<Object, String> {
-    serde_json::from_str(text)
-        .map_err(|error| format!("metadata: give a JSON object such as {{\"tenant\":\"a\"}}: {error}"))
+fn metadata(text: &str) -> Result<Object, StreamError> {
+    if text.len() > METADATA_BYTES_MAX || values_below(text) > METADATA_VALUES_MAX {
+        return Err(StreamError::MetadataTooLarge);
+    }
+    serde_json::from_str(text).map_err(|error| StreamError::Metadata(error.to_string()))
 }
 
 #[cfg(test)]
@@ -125,16 +189,17 @@ mod tests {
     use futures::future::BoxFuture;
 
     use super::*;
-    use crate::events::deliver::FeedSettings;
-    use crate::events::history::History;
+    use crate::events::feed::{Feed, FeedSettings};
     use crate::events::position::ClusterTag;
+    use crate::events::stored::StoredFeed;
     use crate::machine::ids::FeedPlace;
     use crate::machine::view::View;
+    use crate::mint::SystemMint;
     use crate::proposal::local::LocalAdapter;
-    use crate::proposal::mint::SystemMint;
+    use crate::surface::errors::Kind;
 
     fn words(asked: Asked) -> String {
-        filter(&asked).expect_err("must be refused")
+        filter(&asked).expect_err("must be refused").to_string()
     }
 
     #[test]
@@ -149,25 +214,31 @@ mod tests {
             let asked = Asked { metadata: Some(text.to_owned()), ..Asked::default() };
             assert!(words(asked).starts_with("metadata: "));
         }
+        let long = format!(r#"{{"k":"{}"}}"#, "x".repeat(METADATA_BYTES_MAX));
+        let many = format!(r#"{{"k":[{}0]}}"#, "{},".repeat(METADATA_VALUES_MAX));
+        for text in [long, many] {
+            let asked = Asked { metadata: Some(text), ..Asked::default() };
+            assert!(words(asked).starts_with("metadata: give at most 64 values"));
+        }
     }
 
-    /// Data that is swapped for other data while it is asked what it knows.
+    /// Data that is replaced while a position is looked up in it.
     struct Swapped {
         data: LocalAdapter,
         current: OnceLock<Arc<CurrentFeed>>,
         next: Arc<Feed>,
     }
 
-    impl History for Swapped {
-        fn look(&self, look: &mut dyn FnMut(&dyn View)) {
-            self.data.look(look);
+    impl StoredFeed for Swapped {
+        fn read_view(&self, read: &mut dyn FnMut(&dyn View)) {
+            self.data.read_view(read);
         }
 
         fn applied(&self) -> FeedPlace {
             FeedPlace::BEGINNING
         }
 
-        fn catch_up(&self) -> BoxFuture<'_, Result<(), String>> {
+        fn catch_up(&self) -> BoxFuture<'_, Result<(), ResumeError>> {
             self.current.get().expect("it is served").swap(self.next.clone());
             async { Ok(()) }.boxed()
         }
@@ -180,12 +251,13 @@ mod tests {
         let (feed, next) = (feed_of("old"), feed_of("new"));
         let data = LocalAdapter::memory(Arc::new(SystemMint::default()), next.clone());
         let swapped = Arc::new(Swapped { data, current: OnceLock::new(), next });
-        let history: Arc<dyn History> = swapped.clone();
-        feed.reads_from(&history);
+        let stored: Arc<dyn StoredFeed> = swapped.clone();
+        feed.reads_from(&stored);
         let current = swapped.current.get_or_init(|| CurrentFeed::new(feed.clone()));
         let asked = Asked { after: Some("old.0.7.0".to_owned()), after_name: "after", ..Asked::default() };
-        let Err(Refused::Invalid(words)) = open(current, asked).await else { panic!("it was resumed") };
-        assert!(words.contains("belongs to cluster `old`, this is `new`"), "{words}");
+        let Err(error) = open(current, asked, &Identity::open()).await else { panic!("it was resumed") };
+        assert_eq!(error.kind(), Kind::InvalidStreamRequest);
+        assert!(error.to_string().contains("belongs to cluster `old`, this is `new`"), "{error}");
     }
 
     #[tokio::test]
@@ -195,7 +267,9 @@ mod tests {
         {
             let after = Some(text.to_owned());
             let asked = Asked { after, after_name: "Last-Event-ID", ..Asked::default() };
-            let Err(Refused::Invalid(words)) = open(&feed, asked).await else { panic!("{text} was taken") };
+            let Err(error) = open(&feed, asked, &Identity::open()).await else { panic!("{text} was accepted") };
+            assert_eq!(error.kind(), Kind::InvalidStreamRequest);
+            let words = error.to_string();
             assert!(words.starts_with("Last-Event-ID: ") && words.contains(part), "{words}");
         }
     }

@@ -1,44 +1,111 @@
-//! Owns: what a binding of our events asks for, read from what it was registered with, whichever bus it came over: the
-//! filter, the fields that ride along, and where to resume.
+//! Owns: parsing what a binding of our events asks for, on the embedded bus and on an engine alike: its filter, its
+//! metadata, and the position to resume after.
 //! Never: the table of bindings, a wire.
+
+use std::fmt;
 
 use serde_json::Value;
 
-use crate::events::deliver::Feed;
+use super::sidecar::NAME;
+use crate::events::errors::{FilterError, ResumeError};
+use crate::events::feed::Feed;
 use crate::events::filter::Filter;
-use crate::events::position::OLDEST;
 use crate::machine::ids::Position;
 use crate::machine::json::Object;
-use crate::surface::sidecar::NAME;
 
-const BESIDE_A_DELIVERY: [&str; 4] = ["position", "seq", "lagged", "compacted"];
+/// Fields that come with a delivery. A client may send them back; they are ignored.
+const DELIVERY_FIELDS: [&str; 5] = ["position", "seq", "lagged", "compacted", "skipped"];
 
 /// What a binding asks for.
 pub struct Subscription {
     pub filter: Filter,
-    /// Its own metadata as printed fields without braces, ready to be joined with an event's place.
+    /// Its own metadata as JSON fields without braces, ready to be joined with an event's position.
     pub sidecar_fields: String,
-    /// The position it names to resume from.
+    /// The position to resume after.
     pub after: Option<Position>,
 }
 
+/// Why a binding is refused. The text is for the subscriber.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum BindError {
+    /// The config is no JSON that can be parsed.
+    Config(String),
+    /// The text of a field is too long to be parsed.
+    TooLong {
+        field: &'static str,
+        bytes: usize,
+        max: usize,
+    },
+    /// The metadata is no JSON that can be parsed.
+    Metadata(String),
+    Filter(FilterError),
+    /// The function belongs to this node and cannot be bound to its events.
+    ReservedFunction(String),
+    MetadataNotAnObject,
+    /// A field under our name in the metadata is unknown.
+    UnknownField(String),
+    ResumeNotAnObject,
+    AfterNotAString,
+    /// The text of `after` is not a position that can be resumed.
+    After(ResumeError),
+    /// The position cannot be resumed.
+    Resume(ResumeError),
+    /// The role of the subscriber does not allow it. Holds the sentence.
+    Forbidden(String),
+    /// A reload replaced the data while the position was looked up.
+    DataReplaced,
+}
+
+impl fmt::Display for BindError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            BindError::Config(why) => write!(f, "config cannot be read: {why}"),
+            BindError::TooLong { field, bytes, max } => {
+                write!(f, "`{field}` has {bytes} bytes, at most {max} are allowed")
+            }
+            BindError::Metadata(why) => write!(f, "`metadata` cannot be read: {why}"),
+            BindError::Filter(error) => error.fmt(f),
+            BindError::ReservedFunction(id) => {
+                write!(f, "`{id}` is served by this node and cannot be bound to its events")
+            }
+            BindError::MetadataNotAnObject => f.write_str("`metadata` of a binding must be an object"),
+            BindError::UnknownField(field) => write!(f, "`metadata.{NAME}.{field}` is not known: it takes `after`"),
+            BindError::ResumeNotAnObject => {
+                write!(f, "`metadata.{NAME}` must be an object, such as {{\"after\": …}}")
+            }
+            BindError::AfterNotAString => {
+                write!(f, "`metadata.{NAME}.after` must be a string, the position of an event")
+            }
+            BindError::After(error) => write!(f, "`metadata.{NAME}.after`: {error}"),
+            BindError::Resume(error) => error.fmt(f),
+            BindError::Forbidden(why) => f.write_str(why),
+            BindError::DataReplaced => write!(
+                f,
+                "`metadata.{NAME}.after`: the data was replaced while the position was looked up; the position belongs \
+                 to the old data"
+            ),
+        }
+    }
+}
+
+impl std::error::Error for BindError {}
+
 impl Subscription {
-    /// An error is for the subscriber to read: it names the field and what would be right.
     pub fn read(
         feed: &Feed,
         trigger_type: &str,
         function_id: &str,
         config: &Value,
         metadata: Option<Value>,
-    ) -> Result<Subscription, String> {
-        let filter = Filter::parse(trigger_type, config)?;
+    ) -> Result<Subscription, BindError> {
+        let filter = Filter::parse(trigger_type, config).map_err(BindError::Filter)?;
         if is_reserved(function_id) {
-            return Err(format!("`{function_id}` is served by this node and cannot be bound to its events"));
+            return Err(BindError::ReservedFunction(function_id.to_owned()));
         }
         let mut metadata = match metadata {
             None => Object::new(),
             Some(Value::Object(metadata)) => metadata,
-            Some(_) => return Err("`metadata` of a binding must be an object".to_owned()),
+            Some(_) => return Err(BindError::MetadataNotAnObject),
         };
         let after = resume_point(feed, metadata.remove(NAME))?;
         let printed = Value::Object(metadata).to_string();
@@ -46,31 +113,27 @@ impl Subscription {
     }
 }
 
-/// Names this node answers to: no worker may take them.
+/// True for names that this node serves and that no client may register.
 pub fn is_reserved(id: &str) -> bool {
     id.starts_with("session::")
 }
 
-fn resume_point(feed: &Feed, ours: Option<Value>) -> Result<Option<Position>, String> {
+fn resume_point(feed: &Feed, ours: Option<Value>) -> Result<Option<Position>, BindError> {
     let after = match ours {
         None | Some(Value::Null) => return Ok(None),
         Some(Value::Object(mut ours)) => {
             let after = ours.remove("after");
-            // What rides beside a delivery may be passed on; anything else is a slip of the pen.
-            if let Some(unknown) = ours.keys().find(|name| !BESIDE_A_DELIVERY.contains(&name.as_str())) {
-                return Err(format!("`metadata.{NAME}.{unknown}` is not known: it takes `after`"));
+            if let Some(unknown) = ours.keys().find(|name| !DELIVERY_FIELDS.contains(&name.as_str())) {
+                return Err(BindError::UnknownField(unknown.clone()));
             }
             after
         }
-        Some(_) => return Err(format!("`metadata.{NAME}` must be an object, such as {{\"after\": …}}")),
+        Some(_) => return Err(BindError::ResumeNotAnObject),
     };
     match after {
         None | Some(Value::Null) => Ok(None),
-        Some(Value::String(text)) => {
-            let position = if text == OLDEST { feed.oldest() } else { feed.cluster().parse(&text) };
-            position.map(Some).map_err(|why| format!("`metadata.{NAME}.after`: {why}"))
-        }
-        Some(_) => Err(format!("`metadata.{NAME}.after` must be a string, the position of an event")),
+        Some(Value::String(text)) => feed.parse_position(&text).map(Some).map_err(BindError::After),
+        Some(_) => Err(BindError::AfterNotAString),
     }
 }
 
@@ -79,19 +142,19 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::events::deliver::FeedSettings;
+    use crate::events::feed::FeedSettings;
 
-    fn read(metadata: Value) -> Result<Subscription, String> {
+    fn read(metadata: Value) -> Result<Subscription, BindError> {
         let feed = Feed::new(FeedSettings::default());
         Subscription::read(&feed, "session::deleted", "f", &json!({}), Some(metadata))
     }
 
     #[test]
-    fn a_slip_of_the_pen_is_refused_by_name_and_what_rode_beside_a_delivery_is_not() {
+    fn a_misspelt_field_is_refused_by_name_and_the_fields_of_a_delivery_are_not() {
         let refused = read(json!({"session-manager": {"aftr": "oldest"}})).err().expect("it is refused");
-        assert_eq!(refused, "`metadata.session-manager.aftr` is not known: it takes `after`");
+        assert_eq!(refused.to_string(), "`metadata.session-manager.aftr` is not known: it takes `after`");
         let beside = json!({"position": "c.0.1.0", "seq": 1, "lagged": true, "compacted": "c.0.0.0"});
-        let subscription = read(json!({"mine": 1, "session-manager": beside})).expect("it is taken");
+        let subscription = read(json!({"mine": 1, "session-manager": beside})).expect("it is accepted");
         assert_eq!((subscription.sidecar_fields.as_str(), subscription.after), ("\"mine\":1", None));
     }
 }

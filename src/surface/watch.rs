@@ -1,5 +1,5 @@
-//! Owns: the gRPC watch, spoken on the client port beside HTTP and the bus.
-//! Never: what matches (events), what may be asked (subscribe).
+//! Owns: the gRPC watch on the client port.
+//! Never: which events match (`events`), what a stream may be asked for (`subscribe`).
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -13,23 +13,26 @@ use tokio_util::sync::CancellationToken;
 use tonic::{Response, Status};
 use tower::Service;
 
-use super::subscribe::{self, Asked, Refused};
+use super::subscribe::{self, Asked, Ended, ended};
+use crate::access::{Credentials, Identity};
 use crate::events::current::CurrentFeed;
 use crate::events::position::ClusterTag;
 use crate::events::stream::{Item, Stream};
 use crate::machine::ids::Position;
 use crate::proto::watch::events_server::{Events, EventsServer};
 use crate::proto::watch::watch_response::What;
-use crate::proto::watch::{Event, Nothing, Place, WatchRequest, WatchResponse};
+use crate::proto::watch::{Event, Nothing, Place, Skipped, WatchRequest, WatchResponse};
 
-/// How often a quiet watch says how far it has come.
+/// How often a quiet watch sends its position.
 const PROGRESS_EVERY: Duration = Duration::from_secs(15);
 
-/// Requests to this path are for the watch.
+/// The path prefix of watch requests.
 pub const PATH: &str = "/session_manager.watch.v1.Events/";
 
 pub struct WatchService {
     pub feed: Arc<CurrentFeed>,
+    pub credentials: Arc<Credentials>,
+    pub identity: Arc<Identity>,
     pub shutdown: CancellationToken,
 }
 
@@ -47,17 +50,15 @@ impl Events for WatchService {
 
     async fn watch(&self, request: tonic::Request<WatchRequest>) -> Result<Response<Responses>, Status> {
         let asked = read(request.into_inner());
-        let stream = subscribe::open(&self.feed, asked).await.map_err(|refused| match refused {
-            Refused::Invalid(words) => Status::invalid_argument(words),
-            Refused::Compacted(words) => Status::out_of_range(words),
-            Refused::Unavailable(words) => Status::unavailable(words),
-        })?;
-        let taker = Taker { stream, shutdown: self.shutdown.clone() };
-        let begun = place(taker.stream.begun, &taker.stream.cluster);
+        let opened = subscribe::open(&self.feed, asked, &self.identity).await;
+        let stream = opened.map_err(|refused| Status::new(refused.kind().row().grpc, refused.to_string()))?;
+        let ended = ended(self.credentials.clone(), self.identity.clone(), self.shutdown.clone());
+        let watch = Watch { stream, ended };
+        let begun = place(watch.stream.begun, &watch.stream.cluster);
         let first = futures::stream::iter([Ok(response(What::Begun(begun)))]);
-        let rest = futures::stream::unfold(taker, |taker| async move {
-            let what = taker.next().await?;
-            Some((Ok(response(what)), taker))
+        let rest = futures::stream::unfold(watch, |watch| async move {
+            let what = watch.next().await?;
+            Some((Ok(response(what)), watch))
         });
         Ok(Response::new(Box::pin(futures::StreamExt::chain(first, rest))))
     }
@@ -79,17 +80,17 @@ fn response(what: What) -> WatchResponse {
     WatchResponse { what: Some(what) }
 }
 
-struct Taker {
+struct Watch {
     stream: Stream,
-    shutdown: CancellationToken,
+    ended: Ended,
 }
 
-impl Taker {
+impl Watch {
     async fn next(&self) -> Option<What> {
         loop {
             let item = tokio::select! {
                 item = timeout(PROGRESS_EVERY, self.stream.next()) => item,
-                () = self.shutdown.cancelled() => return None,
+                () = self.ended.clone() => return None,
             };
             match (item, self.stream.stands()) {
                 (Ok(item), _) => return Some(spell(item)),
@@ -109,6 +110,11 @@ fn spell(item: Item) -> What {
             payload: committed.payload().text().to_owned(),
         }),
         Item::Lagged => What::Lagged(Nothing {}),
+        Item::Skipped(session_id, range) => What::Skipped(Skipped {
+            session_id: session_id.as_str().to_owned(),
+            first_seq: range.first,
+            last_seq: range.last,
+        }),
         Item::Compacted(oldest, cluster) => What::Compacted(place(oldest, &cluster)),
     }
 }

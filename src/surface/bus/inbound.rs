@@ -1,12 +1,14 @@
-//! Owns: the spelling of frames that clients send. Payloads stay raw text, so one that is nested absurdly deep still
-//! yields the id to answer. Never: what a frame means.
+//! Owns: parsing the frames that clients send. Payloads stay raw text, so that a frame with a very deeply nested
+//! payload still yields the id to answer.
+//! Never: what a frame means.
 
 use std::borrow::Cow;
+use std::fmt;
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-/// Every field any frame may have, unread. A field of a wrong type then spoils only the frame that needs it.
+/// The fields of all frames, unparsed. A field of a wrong type is an error only in a frame that needs it.
 #[derive(Deserialize)]
 struct Fields<'a> {
     #[serde(borrow, default, rename = "type")]
@@ -53,7 +55,7 @@ struct Fields<'a> {
     reattach_token: Option<&'a RawValue>,
 }
 
-/// What a client asks for besides an answer.
+/// How a client wants a call to be answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Action {
     Answer,
@@ -62,10 +64,10 @@ pub enum Action {
     Unknown,
 }
 
-/// A call, as a client sent it. `null` fields count as absent.
+/// A call as a client sent it. `null` fields count as absent.
 #[derive(Debug)]
 pub struct Invoke<'a> {
-    /// Echoed in the answer letter by letter; absent when no answer is wanted.
+    /// Repeated unchanged in the answer. Absent when no answer is wanted.
     pub invocation_id: Option<&'a RawValue>,
     pub function_id: Cow<'a, str>,
     pub data: Option<&'a RawValue>,
@@ -133,23 +135,37 @@ pub enum Inbound<'a> {
         token: Cow<'a, str>,
     },
     Ping,
-    /// Pong, and types this bus does not know.
+    /// Pongs and unknown types.
     Ignored,
-    /// A frame of a known type that lacks what it needs. `invocation_id` is what to answer, if anything.
+    /// A frame of a known type that lacks a field. `invocation_id` is the call to answer with the error, if any.
     Unusable {
         invocation_id: Option<&'a RawValue>,
         why: String,
     },
 }
 
-impl<'a> Inbound<'a> {
-    /// `Err`: the text is not a JSON object, so there is nobody to answer.
-    pub fn parse(text: &'a str) -> Result<Inbound<'a>, String> {
-        // An array would be read too, as the fields in their order.
-        if !text.trim_start().starts_with('{') {
-            return Err("not a JSON object".to_owned());
+/// The text is not a JSON object, so there is no call to answer.
+#[derive(Debug)]
+pub struct NotAnObject(Option<serde_json::Error>);
+
+impl fmt::Display for NotAnObject {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.0 {
+            Some(error) => write!(f, "not a JSON object: {error}"),
+            None => f.write_str("not a JSON object"),
         }
-        let fields: Fields = serde_json::from_str(text).map_err(|error| format!("not a JSON object: {error}"))?;
+    }
+}
+
+impl std::error::Error for NotAnObject {}
+
+impl<'a> Inbound<'a> {
+    pub fn parse(text: &'a str) -> Result<Inbound<'a>, NotAnObject> {
+        // serde would accept an array too, as the values of the fields in order.
+        if !text.trim_start().starts_with('{') {
+            return Err(NotAnObject(None));
+        }
+        let fields: Fields = serde_json::from_str(text).map_err(|error| NotAnObject(Some(error)))?;
         let Some(kind) = fields.kind.and_then(string) else { return Ok(Inbound::Ignored) };
         let invocation_id = fields.invocation_id;
         let read = fields.read(&kind);
@@ -215,8 +231,13 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// The text of a raw JSON string; `None` for any other value.
-pub fn string(raw: &RawValue) -> Option<Cow<'_, str>> {
+/// A copy of raw JSON text.
+pub fn owned(raw: Option<&RawValue>) -> Option<String> {
+    raw.map(|raw| raw.get().to_owned())
+}
+
+/// The text of a raw JSON string. `None` for any other value.
+fn string(raw: &RawValue) -> Option<Cow<'_, str>> {
     #[derive(Deserialize)]
     struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
     serde_json::from_str::<Text>(raw.get()).ok().map(|text| text.0)
@@ -235,8 +256,8 @@ fn action(raw: &RawValue) -> Action {
     }
 }
 
-/// True when brackets nest at most `most` deep. Other parsers give up at some depth and drop the frame without a
-/// word, so what is passed on to them is measured first.
+/// True when brackets nest at most `most` deep. Parsers of clients fail at some depth and drop the frame silently, so
+/// this is checked before a payload is forwarded.
 pub fn nests_within(text: &str, most: usize) -> bool {
     let (mut depth, mut in_string, mut escaped) = (0usize, false, false);
     for byte in text.bytes() {

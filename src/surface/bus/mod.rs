@@ -1,14 +1,12 @@
 //! The iii bus, as unmodified SDKs speak it.
 //!
-//! Owns: the spelling of frames (`inbound`, `outbound`), one client's identity and queue (`worker`, `outbox`), what may arrive
-//! (`intake`), what clients registered (`registry`), calls (`calls`, `engine`), bindings (`triggers`), one socket's life (`connection`).
-//! May touch: the node's functions (`Service`), the feed. Never: state, a listener.
+//! Owns: the spelling of frames (`inbound`, `outbound`), connected clients and what they registered (`client`,
+//! `registry`), calls (`calls`, `engine`), bindings (`triggers`), and the life of one connection (`connection`).
+//! Reads: the node's functions (through the gate), the feed. Never: state, a listener, WebSocket plumbing (`socket`).
 
 pub mod inbound;
 pub mod outbound;
-pub mod outbox;
-pub mod intake;
-pub mod worker;
+pub mod client;
 pub mod registry;
 pub mod calls;
 pub mod engine;
@@ -19,46 +17,45 @@ mod tests;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use self::outbox::{Outbox, OutboxLimits};
+use self::client::{Client, Missed};
 use self::registry::Registry;
-use self::worker::{Missed, Worker};
-use super::Service;
+use super::gate::Gate;
+use super::locked;
+use super::socket::SocketLimits;
+use super::socket::intake::{Intake, kib};
+use super::socket::outbox::{Outbox, OutboxLimits};
 use super::subscription::is_reserved;
+use crate::access::Identity;
 use crate::events::current::CurrentFeed;
 
-/// Workers that lost their socket and whose results are kept.
-const DETACHED_WORKERS_MAX: usize = 1024;
+/// Clients that lost their socket and whose results are kept.
+const DETACHED_CLIENTS_MAX: usize = 1024;
+/// Bytes of the ids of their bindings. Past it, the client that was detached first is forgotten.
+const DETACHED_BYTES_MAX: usize = 32 << 20;
 
-/// Bounds of the bus, each with the reason beside its default.
+/// Bounds of the bus.
 #[derive(Debug, Clone)]
 pub struct BusSettings {
-    /// The largest message either way: what the SDKs agree on.
-    pub message_bytes_max: usize,
+    /// Messages of up to 64 MiB by default: what the SDKs use.
+    pub socket: SocketLimits,
     pub outbox: OutboxLimits,
-    /// Calls one client may have in flight; one more is answered with an error at once.
+    /// Calls one client may have in flight. A further one fails at once.
     pub calls_in_flight_max: usize,
-    /// Request bodies one client may have in flight; the socket is not read until there is room.
+    /// Request bodies one client may have in flight. Its socket is not read until there is room.
     pub body_bytes_in_flight_max: usize,
-    /// The same for all clients together.
-    pub total_body_bytes_in_flight_max: usize,
-    /// Messages that are still arriving, of all clients together, beyond a free share of each.
+    /// Messages of all clients that are still arriving, beyond a free share for each.
     pub total_arriving_bytes_max: usize,
-    /// How long one message may take to arrive, however steadily.
-    pub message_read_max: Duration,
-    /// How long another worker may take. The caller's SDK has the say; this only ends what nobody waits for.
+    /// How long another client may take to answer. The caller's SDK has its own, shorter timeout; this one frees
+    /// memory.
     pub forward_timeout: Duration,
-    /// How long results wait for a client that lost its socket.
+    /// How long results are kept for a client that lost its socket.
     pub park_for: Duration,
-    /// A client that takes nothing off its socket for so long is a slow consumer.
-    pub write_stall_max: Duration,
-    /// A quiet client is pinged after this time, and dropped after three times as long without a word.
-    pub ping_after: Duration,
     /// How long calls in flight may take when the node shuts down.
     pub drain_max: Duration,
 }
@@ -66,190 +63,223 @@ pub struct BusSettings {
 impl Default for BusSettings {
     fn default() -> BusSettings {
         BusSettings {
-            message_bytes_max: 64 << 20,
+            socket: SocketLimits::default(),
             outbox: OutboxLimits::default(),
             calls_in_flight_max: 1024,
             body_bytes_in_flight_max: 128 << 20,
-            total_body_bytes_in_flight_max: 512 << 20,
             total_arriving_bytes_max: 256 << 20,
-            message_read_max: Duration::from_secs(600),
             forward_timeout: Duration::from_secs(600),
             park_for: Duration::from_secs(60),
-            write_stall_max: Duration::from_secs(30),
-            ping_after: Duration::from_secs(30),
             drain_max: Duration::from_secs(5),
         }
     }
 }
 
+/// A client that lost its socket.
+struct Parked {
+    client: Arc<Client>,
+    /// What its bindings take.
+    bytes: usize,
+}
+
 /// The bus of one node.
 pub struct Bus {
     settings: RwLock<Arc<BusSettings>>,
-    service: Arc<dyn Service>,
+    gate: Arc<Gate>,
     feed: Arc<CurrentFeed>,
-    /// Whether sessions are served here. A bus that serves none leaves their names to its workers, as an engine does.
+    /// Whether this node serves sessions. A bus that does not leaves their names to its clients, as an engine does.
     serves_sessions: bool,
-    registry: RwLock<Registry>,
-    /// By number, so the one that has waited longest comes first.
-    detached: Mutex<BTreeMap<u64, Arc<Worker>>>,
+    /// By realm. A scope is a bus of its own: its clients see neither names nor bindings of others.
+    registries: RwLock<BTreeMap<Arc<str>, Registry>>,
+    /// By number, so that the client that was detached first comes first.
+    detached: Mutex<BTreeMap<u64, Parked>>,
     next_number: AtomicU64,
+    /// Bytes queued for all clients.
     outgoing_bytes: Arc<AtomicUsize>,
-    /// Permits are KiB of request bodies.
-    incoming_kib: Arc<Semaphore>,
-    /// Permits are KiB of messages that are still arriving.
-    arriving_kib: Arc<Semaphore>,
-    draining: AtomicBool,
+    intake: Intake,
+    /// KiB of responses over HTTP that clients have yet to read.
+    responses: Arc<Semaphore>,
+    responses_kib_max: u32,
 }
 
 impl Bus {
-    pub fn new(settings: BusSettings, service: Arc<dyn Service>, feed: Arc<CurrentFeed>) -> Arc<Bus> {
-        let incoming_kib = kib(settings.total_body_bytes_in_flight_max);
-        // No less than one message, or the largest could never arrive.
-        let arriving_kib = kib(settings.total_arriving_bytes_max.max(2 * settings.message_bytes_max));
-        let serves_sessions = !service.functions().is_empty();
+    pub fn new(settings: BusSettings, gate: Arc<Gate>, feed: Arc<CurrentFeed>) -> Arc<Bus> {
+        let intake = Intake::new(settings.total_arriving_bytes_max, settings.socket.message_bytes_max);
+        let responses_kib_max = kib(settings.outbox.total_bytes_max);
+        let serves_sessions = !gate.service().functions().is_empty();
         Arc::new(Bus {
             settings: RwLock::new(Arc::new(settings)),
-            service,
-            serves_sessions,
+            gate,
             feed,
-            registry: RwLock::default(),
+            serves_sessions,
+            registries: RwLock::default(),
             detached: Mutex::default(),
             next_number: AtomicU64::new(1),
             outgoing_bytes: Arc::default(),
-            incoming_kib: Arc::new(Semaphore::new(incoming_kib as usize)),
-            arriving_kib: Arc::new(Semaphore::new(arriving_kib as usize)),
-            draining: AtomicBool::new(false),
+            intake,
+            responses: Arc::new(Semaphore::new(responses_kib_max as usize)),
+            responses_kib_max,
         })
+    }
+
+    /// Room for a response that the client has yet to read. `None` when clients leave too much unread.
+    pub fn room_for_response(&self, bytes: usize) -> Option<OwnedSemaphorePermit> {
+        self.responses.clone().try_acquire_many_owned(kib(bytes).min(self.responses_kib_max)).ok()
+    }
+
+    /// Whether another client serves this function.
+    pub fn forwards(&self, realm: &str, function_id: &str) -> bool {
+        self.read_registry(realm, |registry| registry.function(function_id).is_some())
     }
 
     pub fn feed(&self) -> &Arc<CurrentFeed> {
         &self.feed
     }
 
+    pub fn gate(&self) -> &Gate {
+        &self.gate
+    }
+
+    /// The memory for messages that are still arriving, shared with the other doors of the port.
+    pub fn intake(&self) -> &Intake {
+        &self.intake
+    }
+
     pub fn settings(&self) -> Arc<BusSettings> {
         self.settings.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Other bounds from now on. Connections keep those they began with.
+    /// Other bounds from now on. Open sockets keep the limits they started with.
     pub fn change_settings(&self, settings: BusSettings) {
         *self.settings.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(settings);
     }
 
-    /// Names this node answers to: no worker may take them.
+    /// True for names that this node serves and that no client may register.
     fn reserves(&self, id: &str) -> bool {
         self.serves_sessions && is_reserved(id)
     }
 
-    /// Room for a message of this size that is about to arrive from outside the bus; given back when dropped. Small
-    /// ones need none.
-    pub async fn room_for(&self, bytes: usize) -> Option<SemaphorePermit<'_>> {
-        if bytes <= intake::FREE_BYTES {
-            return None;
+    /// Number of connected clients.
+    pub fn clients(&self) -> usize {
+        self.read_all_registries(|registry| registry.clients().count()).into_iter().sum()
+    }
+
+    fn read_registry<R>(&self, realm: &str, read: impl FnOnce(&Registry) -> R) -> R {
+        match self.registries.read().unwrap_or_else(PoisonError::into_inner).get(realm) {
+            Some(registry) => read(registry),
+            None => read(&Registry::default()),
         }
-        let most = kib(self.settings().message_bytes_max);
-        self.arriving_kib.acquire_many(kib(bytes).min(most)).await.ok()
     }
 
-    /// Clients connected now.
-    pub fn workers(&self) -> usize {
-        self.read_registry(|registry| registry.workers().count())
+    fn read_all_registries<R>(&self, read: impl FnMut(&Registry) -> R) -> Vec<R> {
+        self.registries.read().unwrap_or_else(PoisonError::into_inner).values().map(read).collect()
     }
 
-    /// From now on new calls are refused; those in flight go on.
-    pub fn drain(&self) {
-        self.draining.store(true, Ordering::Relaxed);
+    fn change_registry<R>(&self, realm: &Arc<str>, change: impl FnOnce(&mut Registry) -> R) -> R {
+        let mut registries = self.registries.write().unwrap_or_else(PoisonError::into_inner);
+        let registry = registries.entry(realm.clone()).or_default();
+        let changed = change(registry);
+        if registry.is_empty() {
+            registries.remove(realm);
+        }
+        changed
     }
 
-    fn is_draining(&self) -> bool {
-        self.draining.load(Ordering::Relaxed)
+    /// The client that serves a function in a realm now.
+    fn server_of(&self, realm: &str, function_id: &str) -> Option<Arc<Client>> {
+        self.read_registry(realm, |registry| registry.function(function_id).map(|function| function.owner.clone()))
     }
 
-    fn read_registry<R>(&self, read: impl FnOnce(&Registry) -> R) -> R {
-        read(&self.registry.read().unwrap_or_else(PoisonError::into_inner))
-    }
-
-    fn change_registry<R>(&self, change: impl FnOnce(&mut Registry) -> R) -> R {
-        change(&mut self.registry.write().unwrap_or_else(PoisonError::into_inner))
-    }
-
-    /// Takes in a new client and greets it.
-    fn join(&self, peer: Option<SocketAddr>) -> (Arc<Worker>, Arc<Outbox>) {
-        let outbox = Arc::new(Outbox::new(self.settings().outbox.clone(), self.outgoing_bytes.clone()));
+    /// Adds a new client and sends it its id and token.
+    fn join(&self, peer: Option<SocketAddr>, identity: Arc<Identity>) -> (Arc<Client>, Arc<Outbox>) {
+        let settings = self.settings();
+        let outbox = Arc::new(Outbox::new(settings.outbox.clone(), self.outgoing_bytes.clone()));
         let number = self.next_number.fetch_add(1, Ordering::Relaxed);
-        let worker = Worker::new(number, peer, self.settings().calls_in_flight_max, outbox.clone(), now_ms());
-        let worker = Arc::new(worker);
-        self.change_registry(|registry| registry.add_worker(worker.clone()));
-        worker.send(outbound::worker_registered(&worker.id, &worker.token));
-        self.tell_of_worker("worker_connected", &worker.id);
-        (worker, outbox)
+        let client =
+            Arc::new(Client::new(number, peer, identity, settings.calls_in_flight_max, outbox.clone(), now_ms()));
+        self.change_registry(&client.realm, |registry| registry.add_client(client.clone()));
+        client.send(outbound::worker_registered(&client.id, &client.token));
+        self.announce_client("worker_connected", &client);
+        (client, outbox)
     }
 
-    /// Forgets a client whose socket is lost, except for the results and events it may come back for.
-    fn leave(self: &Arc<Self>, worker: &Arc<Worker>) {
-        // First, so that a client that is back already finds itself in one place or the other.
-        self.park(worker);
-        let bindings = self.change_registry(|registry| registry.remove_worker(worker.number));
-        // What was sent may be lost with the socket, so it goes on after what the client has for certain.
-        let begun = self.feed.read(|feed| feed.unbind_owner(worker.number));
+    /// Removes a client whose socket is lost. Its results and the progress of its bindings are kept for a reattach.
+    fn leave(self: &Arc<Self>, client: &Arc<Client>) {
+        // Park before removing it from the registry, so that a client that reattaches meanwhile is found in one of
+        // them.
+        self.park(client);
+        let bindings = self.change_registry(&client.realm, |registry| registry.remove_client(client.number));
+        // Events that were sent may be lost with the socket, so bindings resume after what the client confirmed.
+        let started = self.feed.read(|feed| feed.unbind_owner(client.number));
         let mut missed = Missed::default();
         for (id, trigger) in bindings {
-            self.tell_type_owner_of_removal(&id, &trigger);
-            let since = begun.get(&id).and_then(|begun| Some(*begun).max(worker.confirmed()));
+            self.forward_removal(&trigger);
+            let since = started.get(&id).and_then(|started| Some(*started).max(client.confirmed()));
             missed.bindings.insert(id, since);
         }
-        worker.stop_replies();
-        self.tell_of_worker("worker_disconnected", &worker.id);
-        if !worker.detach(missed) {
-            locked(&self.detached).remove(&worker.number);
+        client.stop_replies();
+        self.announce_client("worker_disconnected", client);
+        let bytes = missed.bytes();
+        if !client.detach(missed) {
+            locked(&self.detached).remove(&client.number);
             return;
         }
-        let (bus, worker) = (self.clone(), worker.clone());
+        self.charge_parked(client.number, bytes);
+        let (bus, client) = (self.clone(), client.clone());
         tokio::spawn(async move {
             tokio::time::sleep(bus.settings().park_for).await;
-            locked(&bus.detached).remove(&worker.number);
-            worker.forget();
+            locked(&bus.detached).remove(&client.number);
+            client.forget();
         });
     }
 
-    fn park(&self, worker: &Arc<Worker>) {
+    fn park(&self, client: &Arc<Client>) {
         let mut detached = locked(&self.detached);
-        if detached.len() >= DETACHED_WORKERS_MAX
+        if detached.len() >= DETACHED_CLIENTS_MAX
             && let Some((_, longest)) = detached.pop_first()
         {
-            longest.forget();
+            longest.client.forget();
         }
-        detached.insert(worker.number, worker.clone());
+        detached.insert(client.number, Parked { client: client.clone(), bytes: 0 });
     }
 
-    /// A client says who it was before. With the right token it becomes that worker again: registrations and bindings
-    /// of the old socket move here, and so do results that were on their way.
-    fn reattach(&self, worker: &Arc<Worker>, previous_id: &str, token: &str) {
-        let parked = locked(&self.detached).values().find(|parked| parked.id == previous_id).cloned();
-        let Some(previous) = parked.or_else(|| self.read_registry(|registry| registry.worker_by_id(previous_id)))
+    fn charge_parked(&self, number: u64, bytes: usize) {
+        let mut detached = locked(&self.detached);
+        if let Some(parked) = detached.get_mut(&number) {
+            parked.bytes = bytes;
+        }
+        let mut total: usize = detached.values().map(|parked| parked.bytes).sum();
+        while total > DETACHED_BYTES_MAX
+            && let Some((_, longest)) = detached.pop_first()
+        {
+            total -= longest.bytes;
+            longest.client.forget();
+        }
+    }
+
+    /// A client presents its previous id. With the right token it takes over that identity: registrations, bindings and
+    /// undelivered results of the old socket move to the new one.
+    fn reattach(&self, client: &Arc<Client>, previous_id: &str, token: &str) {
+        let is_previous = |parked: &&Parked| parked.client.id == previous_id;
+        let parked = locked(&self.detached).values().find(is_previous).map(|parked| parked.client.clone());
+        let Some(previous) =
+            parked.or_else(|| self.read_registry(&client.realm, |registry| registry.client_by_id(previous_id)))
         else {
             return;
         };
-        if previous.token != token || previous.number == worker.number {
-            tracing::warn!(worker = previous_id, "reattach refused: the token does not fit");
+        // The token alone is not enough: a worker, its results and its bindings belong to the caller that opened it.
+        let is_same_caller = previous.identity.is_same_caller(&client.identity);
+        if previous.token != token || previous.number == client.number || !is_same_caller {
+            tracing::warn!(client = previous_id, "reattach refused: wrong token or another caller");
             return;
         }
         locked(&self.detached).remove(&previous.number);
-        if previous.move_to(worker) {
-            self.change_registry(|registry| registry.change_owner(previous.number, worker));
-            self.feed.read(|feed| feed.change_owner(previous.number, worker.number, previous.confirmed()));
+        if previous.move_to(client) {
+            self.change_registry(&client.realm, |registry| registry.change_owner(previous.number, client));
+            self.feed.read(|feed| feed.change_owner(previous.number, client.number, previous.confirmed()));
         }
-        tracing::debug!(worker = worker.id, previous = previous_id, "worker reattached");
+        tracing::debug!(client = client.id, previous = previous_id, "client reattached");
     }
-}
-
-/// The data behind these locks is never left half changed by a panic, so a poisoned lock is still good.
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Bytes as permits of a semaphore: KiB, rounded up, at least one.
-fn kib(bytes: usize) -> u32 {
-    u32::try_from(bytes.div_ceil(1024).max(1)).unwrap_or(u32::MAX)
 }
 
 fn now_ms() -> u64 {

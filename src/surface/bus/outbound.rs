@@ -1,41 +1,25 @@
-//! Owns: the spelling of frames that clients get. Texts that are JSON already are joined, never parsed again.
+//! Owns: printing the frames that clients receive. Texts that are JSON already are joined and not parsed again.
 //! Never: when a frame is sent.
 
-use std::borrow::Cow;
-
-use tokio_tungstenite::tungstenite::Utf8Bytes;
-
-/// A frame to a client, as text.
-pub type Frame = Utf8Bytes;
-
-/// An error as the bus spells it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ErrorBody {
-    pub code: Cow<'static, str>,
-    pub message: String,
-}
-
-impl ErrorBody {
-    pub fn new(code: &'static str, message: impl Into<String>) -> ErrorBody {
-        ErrorBody { code: Cow::Borrowed(code), message: message.into() }
-    }
-
-    pub fn print(&self) -> String {
-        format!("{{\"code\":{},\"message\":{}}}", quoted(&self.code), quoted(&self.message))
-    }
-}
+use crate::surface::socket::Text;
 
 /// A JSON string.
-pub fn quoted(text: &str) -> String {
+fn quoted(text: &str) -> String {
     serde_json::Value::from(text).to_string()
 }
 
-pub fn worker_registered(worker_id: &str, token: &str) -> Frame {
+pub fn worker_registered(worker_id: &str, token: &str) -> Text {
     let (worker_id, token) = (quoted(worker_id), quoted(token));
     format!(r#"{{"type":"workerregistered","worker_id":{worker_id},"reattach_token":{token}}}"#).into()
 }
 
-pub fn registration_rejected(function_id: &str, owner_worker_id: &str) -> Frame {
+/// The frame with which an engine refuses a client, before it closes.
+pub fn auth_error(message: &str) -> Text {
+    let message = quoted(message);
+    format!(r#"{{"type":"error","error":{{"code":"AUTH_ERROR","message":{message}}}}}"#).into()
+}
+
+pub fn registration_rejected(function_id: &str, owner_worker_id: &str) -> Text {
     let (function_id, owner) = (quoted(function_id), quoted(owner_worker_id));
     format!(
         r#"{{"type":"registrationrejected","code":"FUNCTION_NAMESPACE_CONFLICT","namespace":"default","function_id":{function_id},"owner_worker_id":{owner}}}"#
@@ -43,8 +27,8 @@ pub fn registration_rejected(function_id: &str, owner_worker_id: &str) -> Frame 
     .into()
 }
 
-/// The answer to a call: `Ok` the result, `Err` the error, both as JSON text.
-pub fn invocation_result(invocation_id: &str, function_id: &str, outcome: Result<&str, &str>) -> Frame {
+/// The answer to a call: the result or the error, both as JSON text.
+pub fn invocation_result(invocation_id: &str, function_id: &str, outcome: Result<&str, &str>) -> Text {
     let (name, value) = match outcome {
         Ok(result) => ("result", result),
         Err(error) => ("error", error),
@@ -63,8 +47,8 @@ pub fn invocation_result(invocation_id: &str, function_id: &str, outcome: Result
     text.into()
 }
 
-/// A call to a client. Fields that are absent are left out.
-pub struct Call<'a> {
+/// A call to a client. Absent fields are left out.
+pub struct InvokeFrame<'a> {
     pub invocation_id: Option<&'a str>,
     pub function_id: &'a str,
     pub data: &'a str,
@@ -74,8 +58,21 @@ pub struct Call<'a> {
     pub namespace: Option<&'a str>,
 }
 
-impl Call<'_> {
-    pub fn print(&self) -> Frame {
+impl<'a> InvokeFrame<'a> {
+    /// A call that wants no answer.
+    pub fn void(function_id: &'a str, data: &'a str, metadata: Option<&'a str>) -> InvokeFrame<'a> {
+        InvokeFrame {
+            invocation_id: None,
+            function_id,
+            data,
+            metadata,
+            traceparent: None,
+            baggage: None,
+            namespace: None,
+        }
+    }
+
+    pub fn print(&self) -> Text {
         let sidecars = [
             ("metadata", self.metadata),
             ("traceparent", self.traceparent),
@@ -108,7 +105,7 @@ impl Call<'_> {
     }
 }
 
-pub fn trigger_result(id: &str, trigger_type: &str, function_id: &str, error: Option<&str>) -> Frame {
+pub fn trigger_result(id: &str, trigger_type: &str, function_id: &str, error: Option<&str>) -> Text {
     let error = error.map(|error| format!(",\"error\":{error}")).unwrap_or_default();
     let (id, trigger_type, function_id) = (quoted(id), quoted(trigger_type), quoted(function_id));
     format!(
@@ -125,7 +122,7 @@ pub fn register_trigger(
     config: &str,
     metadata: Option<&str>,
     namespace: Option<&str>,
-) -> Frame {
+) -> Text {
     let metadata = metadata.map(|metadata| format!(",\"metadata\":{metadata}")).unwrap_or_default();
     let namespace = namespace.map(|namespace| format!(",\"namespace\":{namespace}")).unwrap_or_default();
     let (id, trigger_type, function_id) = (quoted(id), quoted(trigger_type), quoted(function_id));
@@ -135,12 +132,12 @@ pub fn register_trigger(
     .into()
 }
 
-pub fn unregister_trigger(id: &str, trigger_type: &str) -> Frame {
+pub fn unregister_trigger(id: &str, trigger_type: &str) -> Text {
     format!(r#"{{"type":"unregistertrigger","id":{},"trigger_type":{}}}"#, quoted(id), quoted(trigger_type)).into()
 }
 
-pub fn pong() -> Frame {
-    Frame::from_static(r#"{"type":"pong"}"#)
+pub fn pong() -> Text {
+    Text::from_static(r#"{"type":"pong"}"#)
 }
 
 #[cfg(test)]
@@ -149,20 +146,12 @@ mod tests {
 
     #[test]
     fn printed_frames_are_json() {
-        let call = Call {
-            invocation_id: None,
-            function_id: "f\"",
-            data: "[1]",
-            metadata: Some("{}"),
-            traceparent: None,
-            baggage: None,
-            namespace: None,
-        };
+        let call = InvokeFrame::void("f\"", "[1]", Some("{}"));
         for frame in [
             worker_registered("a\"", "b"),
             registration_rejected("f", "w"),
             invocation_result("\"i\"", "f", Ok("null")),
-            invocation_result("\"i\"", "f", Err(&ErrorBody::new("c", "m\n").print())),
+            invocation_result("\"i\"", "f", Err(r#"{"code":"c","message":"m\n"}"#)),
             call.print(),
             trigger_result("i", "t", "f", Some("{}")),
             register_trigger("i", "t", "f", "null", None, Some("\"n\"")),

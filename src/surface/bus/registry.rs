@@ -1,81 +1,103 @@
-//! Owns: what the connected workers registered: functions, trigger types, bindings; and how much one may register.
-//! Never: frames, sockets, delivery. Plain data behind one lock of the bus.
+//! Owns: what connected clients registered: functions, trigger types, bindings; and how much one client may register.
+//! Plain data behind one lock of the bus.
+//! Never: frames, sockets, delivery.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
-use super::worker::Worker;
+use uuid::Uuid;
 
-/// What one worker may register, so that no client fills the memory of the node.
+use super::client::Client;
+use crate::machine::json::values_below;
+
+/// What one client may register, so that no client fills the memory of the node.
 const ENTRIES_MAX: usize = 16 << 10;
-const BYTES_MAX: usize = 32 << 20;
+const BYTES_MAX: usize = 8 << 20;
+/// What all clients may register together. Past it, a client may still register its fair share, so that some clients
+/// cannot keep others from working.
+const TOTAL_BYTES_MAX: usize = 128 << 20;
+const FAIR_BYTES: usize = 64 << 10;
 
-/// A function of a connected worker. Optional texts are JSON.
+/// A function of a connected client. Optional texts are JSON.
 pub struct Function {
-    pub owner: Arc<Worker>,
+    pub owner: Arc<Client>,
     pub description: Option<String>,
     pub request_format: Option<String>,
     pub response_format: Option<String>,
     pub metadata: Option<String>,
 }
 
-/// A trigger type of a connected worker.
+/// A trigger type of a connected client.
 pub struct TriggerType {
-    pub owner: Arc<Worker>,
+    pub owner: Arc<Client>,
     pub description: Option<String>,
     pub trigger_request_format: Option<String>,
     pub call_request_format: Option<String>,
 }
 
-/// A binding. Those of our own types are also in the feed; those of missing types wait here.
+/// A binding. Bindings of this node's own types are also in the feed. Bindings of a missing type wait here for it.
 #[derive(Clone)]
 pub struct Trigger {
-    pub subscriber: Arc<Worker>,
+    pub subscriber: Arc<Client>,
     pub trigger_type: Arc<str>,
     pub function_id: Arc<str>,
     pub config: Arc<str>,
     pub metadata: Option<Arc<str>>,
     pub namespace: Option<Arc<str>>,
+    /// The id under which the owner of the trigger type knows this binding. Two clients may use the same id for theirs;
+    /// the owner sees different ones.
+    pub forwarded_id: Arc<str>,
 }
 
-/// A worker registered more than it may.
+/// A client registered more than it may.
 #[derive(Debug, PartialEq, Eq)]
-pub struct TooMuch;
+pub struct TooManyRegistrations;
 
 /// Why a function was not registered.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Refused {
-    /// Another worker owns the id.
+pub enum RegisterError {
+    /// Another client owns the name. Holds the id of that client.
     OwnedBy(String),
-    TooMuch,
+    TooMany,
 }
 
 #[derive(Default)]
 pub struct Registry {
-    workers: BTreeMap<u64, Arc<Worker>>,
+    clients: BTreeMap<u64, Arc<Client>>,
     functions: BTreeMap<Arc<str>, Function>,
     types: BTreeMap<Arc<str>, TriggerType>,
-    triggers: BTreeMap<Arc<str>, Trigger>,
+    /// By client and id: a binding belongs to the client that registered it.
+    triggers: BTreeMap<(u64, Arc<str>), Trigger>,
+    /// The keys of `triggers` by forwarded id.
+    forwarded: HashMap<Arc<str>, (u64, Arc<str>)>,
     usage: HashMap<u64, Usage>,
+    total_bytes: usize,
 }
 
+/// What one client registered, besides its bindings. A client leaves in time proportional to what it registered.
 #[derive(Default)]
 struct Usage {
     entries: usize,
     bytes: usize,
+    functions: BTreeSet<Arc<str>>,
+    types: BTreeSet<Arc<str>>,
 }
 
 impl Registry {
-    pub fn add_worker(&mut self, worker: Arc<Worker>) {
-        self.workers.insert(worker.number, worker);
+    pub fn add_client(&mut self, client: Arc<Client>) {
+        self.clients.insert(client.number, client);
     }
 
-    pub fn workers(&self) -> impl Iterator<Item = &Arc<Worker>> {
-        self.workers.values()
+    pub fn is_empty(&self) -> bool {
+        self.clients.is_empty() && self.functions.is_empty() && self.types.is_empty() && self.triggers.is_empty()
     }
 
-    pub fn worker_by_id(&self, id: &str) -> Option<Arc<Worker>> {
-        self.workers.values().find(|worker| worker.id == id).cloned()
+    pub fn clients(&self) -> impl Iterator<Item = &Arc<Client>> {
+        self.clients.values()
+    }
+
+    pub fn client_by_id(&self, id: &str) -> Option<Arc<Client>> {
+        self.clients.values().find(|client| client.id == id).cloned()
     }
 
     pub fn functions(&self) -> impl Iterator<Item = (&Arc<str>, &Function)> {
@@ -91,27 +113,35 @@ impl Registry {
     }
 
     pub fn triggers(&self) -> impl Iterator<Item = (&Arc<str>, &Trigger)> {
-        self.triggers.iter()
+        self.triggers.iter().map(|((_, id), trigger)| (id, trigger))
     }
 
-    pub fn trigger(&self, id: &str) -> Option<&Trigger> {
-        self.triggers.get(id)
+    pub fn trigger(&self, subscriber: u64, id: &str) -> Option<&Trigger> {
+        self.triggers.get(&(subscriber, id.into()))
     }
 
-    pub fn type_owner(&self, id: &str) -> Option<Arc<Worker>> {
+    /// The binding that the owner of its type knows by this id, with its own id.
+    pub fn forwarded(&self, id: &str) -> Option<(&Arc<str>, &Trigger)> {
+        let (key, trigger) = self.triggers.get_key_value(self.forwarded.get(id)?)?;
+        Some((&key.1, trigger))
+    }
+
+    pub fn type_owner(&self, id: &str) -> Option<Arc<Client>> {
         self.types.get(id).map(|found| found.owner.clone())
     }
 
-    /// The first worker to register an id owns it; the owner may register it again, with other words.
-    pub fn register_function(&mut self, id: &str, function: Function) -> Result<(), Refused> {
+    /// The first client to register an id owns it. The owner may register it again with another description.
+    pub fn register_function(&mut self, id: &str, function: Function) -> Result<(), RegisterError> {
         if let Some(current) = self.functions.get(id)
             && current.owner.number != function.owner.number
         {
-            return Err(Refused::OwnedBy(current.owner.id.clone()));
+            return Err(RegisterError::OwnedBy(current.owner.id.clone()));
         }
         self.unregister_function(id, function.owner.number);
-        self.charge(function.owner.number, function.cost(id)).map_err(|TooMuch| Refused::TooMuch)?;
-        self.functions.insert(id.into(), function);
+        self.charge(function.owner.number, function.cost(id)).map_err(|TooManyRegistrations| RegisterError::TooMany)?;
+        let id: Arc<str> = id.into();
+        self.usage.entry(function.owner.number).or_default().functions.insert(id.clone());
+        self.functions.insert(id, function);
         Ok(())
     }
 
@@ -120,18 +150,19 @@ impl Registry {
             && let Some(function) = self.functions.remove(id)
         {
             self.refund(owner, function.cost(id));
+            self.usage.entry(owner).or_default().functions.remove(id);
         }
     }
 
-    /// The last worker to register a trigger type serves it. Returns the bindings it is to serve.
-    pub fn register_type(&mut self, id: &str, found: TriggerType) -> Result<Vec<(Arc<str>, Trigger)>, TooMuch> {
-        if let Some(old) = self.types.remove(id) {
-            self.refund(old.owner.number, old.cost(id));
+    /// The last client to register a trigger type serves it. Returns the existing bindings of the type.
+    pub fn register_type(&mut self, id: &str, found: TriggerType) -> Result<Vec<Trigger>, TooManyRegistrations> {
+        if let Some(owner) = self.type_owner(id) {
+            self.unregister_type(id, owner.number);
         }
         self.charge(found.owner.number, found.cost(id))?;
+        self.usage.entry(found.owner.number).or_default().types.insert(id.into());
         self.types.insert(id.into(), found);
-        let of_type = self.triggers.iter().filter(|(_, trigger)| *trigger.trigger_type == *id);
-        Ok(of_type.map(|(id, trigger)| (id.clone(), trigger.clone())).collect())
+        Ok(self.triggers.values().filter(|trigger| *trigger.trigger_type == *id).cloned().collect())
     }
 
     pub fn unregister_type(&mut self, id: &str, owner: u64) {
@@ -139,64 +170,90 @@ impl Registry {
             && let Some(found) = self.types.remove(id)
         {
             self.refund(owner, found.cost(id));
+            self.usage.entry(owner).or_default().types.remove(id);
         }
     }
 
-    /// Adds a binding; one under the same id is replaced and returned.
-    pub fn register_trigger(&mut self, id: &str, trigger: Trigger) -> Result<Option<Trigger>, TooMuch> {
-        let old = self.triggers.remove(id);
-        if let Some(old) = &old {
-            self.refund(old.subscriber.number, old.cost(id));
-        }
-        self.charge(trigger.subscriber.number, trigger.cost(id))?;
-        self.triggers.insert(id.into(), trigger);
-        Ok(old)
+    /// Adds a binding. One of the same client with the same id is replaced. Returns the id for the owner of its type.
+    pub fn register_trigger(&mut self, id: &str, mut trigger: Trigger) -> Result<Arc<str>, TooManyRegistrations> {
+        let subscriber = trigger.subscriber.number;
+        self.unregister_trigger(id, subscriber);
+        self.charge(subscriber, trigger.cost(id))?;
+        let id: Arc<str> = id.into();
+        // No client can guess the other form and so take the id of another client's binding.
+        let is_taken = self.forwarded.contains_key(&id);
+        let forwarded_id = if is_taken { format!("{id}#{}", Uuid::new_v4()).into() } else { id.clone() };
+        trigger.forwarded_id = forwarded_id;
+        Ok(self.insert_trigger(id, trigger))
+    }
+
+    fn insert_trigger(&mut self, id: Arc<str>, trigger: Trigger) -> Arc<str> {
+        let (key, forwarded_id) = ((trigger.subscriber.number, id), trigger.forwarded_id.clone());
+        self.forwarded.insert(forwarded_id.clone(), key.clone());
+        self.triggers.insert(key, trigger);
+        forwarded_id
     }
 
     pub fn unregister_trigger(&mut self, id: &str, subscriber: u64) -> Option<Trigger> {
-        if self.triggers.get(id)?.subscriber.number != subscriber {
-            return None;
-        }
-        let trigger = self.triggers.remove(id)?;
+        let trigger = self.triggers.remove(&(subscriber, id.into()))?;
+        self.forwarded.remove(&trigger.forwarded_id);
         self.refund(subscriber, trigger.cost(id));
         Some(trigger)
     }
 
-    /// Removes a worker that is gone with all it registered. Returns its bindings, whose types' owners must be told.
-    pub fn remove_worker(&mut self, number: u64) -> Vec<(Arc<str>, Trigger)> {
-        self.workers.remove(&number);
-        self.usage.remove(&number);
-        self.functions.retain(|_, function| function.owner.number != number);
-        self.types.retain(|_, found| found.owner.number != number);
-        self.triggers.extract_if(.., |_, trigger| trigger.subscriber.number == number).collect()
+    /// Takes out all bindings of a client.
+    fn take_triggers(&mut self, subscriber: u64) -> Vec<(Arc<str>, Trigger)> {
+        let (first, next) = ((subscriber, Arc::from("")), (subscriber + 1, Arc::from("")));
+        let taken: Vec<_> = self.triggers.extract_if(first..next, |_, _| true).collect();
+        for (_, trigger) in &taken {
+            self.forwarded.remove(&trigger.forwarded_id);
+        }
+        taken.into_iter().map(|((_, id), trigger)| (id, trigger)).collect()
     }
 
-    /// Gives all that one worker registered to another, which took over its identity.
-    pub fn change_owner(&mut self, from: u64, to: &Arc<Worker>) {
-        self.workers.remove(&from);
-        for function in self.functions.values_mut().filter(|function| function.owner.number == from) {
-            function.owner = to.clone();
-        }
-        for found in self.types.values_mut().filter(|found| found.owner.number == from) {
-            found.owner = to.clone();
-        }
-        for trigger in self.triggers.values_mut().filter(|trigger| trigger.subscriber.number == from) {
+    /// Removes a client and all its registrations. Returns its bindings, whose removal must be forwarded to the type
+    /// owners.
+    pub fn remove_client(&mut self, number: u64) -> Vec<(Arc<str>, Trigger)> {
+        self.clients.remove(&number);
+        let usage = self.usage.remove(&number).unwrap_or_default();
+        self.total_bytes = self.total_bytes.saturating_sub(usage.bytes);
+        usage.functions.iter().for_each(|id| drop(self.functions.remove(id)));
+        usage.types.iter().for_each(|id| drop(self.types.remove(id)));
+        self.take_triggers(number)
+    }
+
+    /// Moves all registrations of one client to another that took over its identity.
+    pub fn change_owner(&mut self, from: u64, to: &Arc<Client>) {
+        self.clients.remove(&from);
+        for (id, mut trigger) in self.take_triggers(from) {
+            self.unregister_trigger(&id, to.number);
             trigger.subscriber = to.clone();
+            self.insert_trigger(id, trigger);
         }
         if let Some(moved) = self.usage.remove(&from) {
+            for id in &moved.functions {
+                self.functions.get_mut(id).into_iter().for_each(|function| function.owner = to.clone());
+            }
+            for id in &moved.types {
+                self.types.get_mut(id).into_iter().for_each(|found| found.owner = to.clone());
+            }
             let usage = self.usage.entry(to.number).or_default();
             usage.entries += moved.entries;
             usage.bytes += moved.bytes;
+            usage.functions.extend(moved.functions);
+            usage.types.extend(moved.types);
         }
     }
 
-    fn charge(&mut self, owner: u64, bytes: usize) -> Result<(), TooMuch> {
+    fn charge(&mut self, owner: u64, bytes: usize) -> Result<(), TooManyRegistrations> {
         let usage = self.usage.entry(owner).or_default();
-        if usage.entries >= ENTRIES_MAX || usage.bytes + bytes > BYTES_MAX {
-            return Err(TooMuch);
+        let bytes_max = if self.total_bytes + bytes > TOTAL_BYTES_MAX { FAIR_BYTES } else { BYTES_MAX };
+        if usage.entries >= ENTRIES_MAX || usage.bytes + bytes > bytes_max {
+            return Err(TooManyRegistrations);
         }
         usage.entries += 1;
         usage.bytes += bytes;
+        self.total_bytes += bytes;
         Ok(())
     }
 
@@ -204,12 +261,16 @@ impl Registry {
         if let Some(usage) = self.usage.get_mut(&owner) {
             usage.entries = usage.entries.saturating_sub(1);
             usage.bytes = usage.bytes.saturating_sub(bytes);
+            self.total_bytes = self.total_bytes.saturating_sub(bytes);
         }
     }
 }
 
-/// What a registration holds in memory besides its texts.
+/// The memory cost of a registration besides its texts.
 const FIXED_BYTES: usize = 256;
+
+/// The filter of a binding is kept parsed, and each of its values takes about this much then.
+const PARSED_VALUE_BYTES: usize = 600;
 
 fn texts(id: &str, optional: [&Option<String>; 4]) -> usize {
     FIXED_BYTES + id.len() + optional.into_iter().flatten().map(String::len).sum::<usize>()
@@ -229,8 +290,16 @@ impl TriggerType {
 
 impl Trigger {
     fn cost(&self, id: &str) -> usize {
-        let metadata = self.metadata.as_ref().map_or(0, |metadata| metadata.len());
-        FIXED_BYTES + id.len() + self.config.len() + self.function_id.len() + self.trigger_type.len() + 2 * metadata
+        let optional = |text: &Option<Arc<str>>| text.as_ref().map_or(0, |text| text.len());
+        // The feed keeps the metadata too, and the id is the key of two maps.
+        FIXED_BYTES
+            + 2 * id.len()
+            + self.config.len()
+            + PARSED_VALUE_BYTES * values_below(&self.config)
+            + self.function_id.len()
+            + self.trigger_type.len()
+            + 2 * optional(&self.metadata)
+            + optional(&self.namespace)
     }
 }
 
@@ -238,20 +307,20 @@ impl Trigger {
 mod tests {
     use std::sync::atomic::AtomicUsize;
 
-    use super::super::outbox::{Outbox, OutboxLimits};
     use super::*;
+    use crate::surface::socket::outbox::{Outbox, OutboxLimits};
 
-    fn worker(number: u64) -> Arc<Worker> {
+    fn client(number: u64) -> Arc<Client> {
         let outbox = Outbox::new(OutboxLimits::default(), Arc::new(AtomicUsize::new(0)));
-        Arc::new(Worker::new(number, None, 8, Arc::new(outbox), 0))
+        Arc::new(Client::new(number, None, crate::access::Identity::open(), 8, Arc::new(outbox), 0))
     }
 
-    fn function(owner: &Arc<Worker>, metadata: Option<String>) -> Function {
+    fn function(owner: &Arc<Client>, metadata: Option<String>) -> Function {
         let owner = owner.clone();
         Function { owner, description: None, request_format: None, response_format: None, metadata }
     }
 
-    fn trigger(subscriber: &Arc<Worker>) -> Trigger {
+    fn trigger(subscriber: &Arc<Client>) -> Trigger {
         Trigger {
             subscriber: subscriber.clone(),
             trigger_type: "cron".into(),
@@ -259,27 +328,28 @@ mod tests {
             config: "{}".into(),
             metadata: None,
             namespace: None,
+            forwarded_id: "".into(),
         }
     }
 
     #[test]
     fn the_first_to_register_a_function_keeps_it_until_it_leaves() {
-        let (mut registry, one, two) = (Registry::default(), worker(1), worker(2));
+        let (mut registry, one, two) = (Registry::default(), client(1), client(2));
         registry.register_function("f", function(&one, None)).unwrap();
         registry.register_function("f", function(&one, None)).unwrap();
         let refused = registry.register_function("f", function(&two, None));
-        assert_eq!(refused, Err(Refused::OwnedBy(one.id.clone())));
+        assert_eq!(refused, Err(RegisterError::OwnedBy(one.id.clone())));
         registry.unregister_function("f", 2);
         assert!(registry.function("f").is_some());
-        registry.remove_worker(1);
+        registry.remove_client(1);
         registry.register_function("f", function(&two, None)).unwrap();
     }
 
     #[test]
     fn bindings_wait_for_their_type_and_go_to_its_latest_owner() {
-        let (mut registry, one, two) = (Registry::default(), worker(1), worker(2));
+        let (mut registry, one, two) = (Registry::default(), client(1), client(2));
         registry.register_trigger("b", trigger(&one)).unwrap();
-        let new_type = |owner: &Arc<Worker>| TriggerType {
+        let new_type = |owner: &Arc<Client>| TriggerType {
             owner: owner.clone(),
             description: None,
             trigger_request_format: None,
@@ -289,30 +359,83 @@ mod tests {
         assert_eq!(registry.register_type("cron", new_type(&two)).unwrap().len(), 1);
         registry.unregister_type("cron", 1);
         assert_eq!(registry.type_owner("cron").unwrap().number, 2);
-        assert_eq!(registry.remove_worker(1).len(), 1);
-        assert!(registry.trigger("b").is_none());
+        assert_eq!(registry.remove_client(1).len(), 1);
+        assert!(registry.trigger(1, "b").is_none());
+    }
+
+    #[test]
+    fn two_clients_may_use_the_same_id_for_their_bindings() {
+        let (mut registry, one, two) = (Registry::default(), client(1), client(2));
+        let first = registry.register_trigger("b", trigger(&one)).unwrap();
+        let second = registry.register_trigger("b", trigger(&two)).unwrap();
+        assert_eq!(&*first, "b");
+        assert_ne!(first, second);
+        assert_eq!(registry.forwarded(&second).unwrap().1.subscriber.number, 2);
+        assert!(registry.unregister_trigger("b", 2).is_some());
+        assert_eq!(registry.forwarded("b").unwrap().1.subscriber.number, 1);
+        assert_eq!(registry.remove_client(1).len(), 1);
+        assert!(registry.forwarded("b").is_none() && registry.total_bytes == 0);
+    }
+
+    #[test]
+    fn all_clients_together_cannot_register_without_end() {
+        let mut registry = Registry::default();
+        let clients: Vec<_> = (1..100).map(client).collect();
+        for one in &clients {
+            let large = function(one, Some("x".repeat(BYTES_MAX / 2)));
+            let _ = registry.register_function(&one.number.to_string(), large);
+        }
+        assert!(registry.total_bytes <= TOTAL_BYTES_MAX);
+        let small = function(&clients[98], Some("x".repeat(FAIR_BYTES / 2)));
+        registry.register_function("small", small).expect("a fair share is always there");
     }
 
     #[test]
     fn a_successor_inherits_every_registration_and_its_cost() {
-        let (mut registry, one, two) = (Registry::default(), worker(1), worker(2));
-        registry.add_worker(one.clone());
+        let (mut registry, one, two) = (Registry::default(), client(1), client(2));
+        registry.add_client(one.clone());
         registry.register_function("f", function(&one, None)).unwrap();
         registry.register_trigger("b", trigger(&one)).unwrap();
         registry.change_owner(1, &two);
         assert_eq!(registry.function("f").unwrap().owner.number, 2);
-        assert!(registry.remove_worker(1).is_empty());
+        assert!(registry.remove_client(1).is_empty());
         registry.register_function("f", function(&two, None)).unwrap();
         assert!(registry.unregister_trigger("b", 2).is_some());
         assert_eq!(registry.usage[&2].entries, 1);
     }
 
     #[test]
+    fn many_clients_with_many_functions_leave_without_a_look_at_those_of_others() {
+        let mut registry = Registry::default();
+        let clients: Vec<_> = (1..=4_000).map(client).collect();
+        for one in &clients {
+            for nth in 0..50 {
+                registry.register_function(&format!("{}::{nth}", one.number), function(one, None)).unwrap();
+            }
+        }
+        // One pass over all functions for each client would take minutes here.
+        for one in &clients {
+            registry.remove_client(one.number);
+        }
+        assert!(registry.is_empty() && registry.usage.is_empty() && registry.total_bytes == 0);
+    }
+
+    #[test]
+    fn a_filter_costs_what_it_takes_when_it_is_parsed() {
+        let (mut registry, one) = (Registry::default(), client(1));
+        let objects = format!(r#"{{"metadata":{{"k":[{}0]}}}}"#, r#"{"":{}},"#.repeat(8_000));
+        assert!(objects.len() < 66_000);
+        let large = |config: &str| Trigger { config: config.into(), ..trigger(&one) };
+        assert_eq!(registry.register_trigger("b", large(&objects)), Err(TooManyRegistrations));
+        registry.register_trigger("b", large(r#"{"metadata":{"owner":"u_1"}}"#)).unwrap();
+    }
+
+    #[test]
     fn one_worker_cannot_register_without_end() {
-        let (mut registry, one) = (Registry::default(), worker(1));
+        let (mut registry, one) = (Registry::default(), client(1));
         let large = || function(&one, Some("x".repeat(BYTES_MAX / 2)));
         registry.register_function("a", large()).unwrap();
-        assert_eq!(registry.register_function("b", large()), Err(Refused::TooMuch));
+        assert_eq!(registry.register_function("b", large()), Err(RegisterError::TooMany));
         registry.register_function("a", large()).unwrap();
     }
 }

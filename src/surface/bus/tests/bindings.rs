@@ -1,8 +1,8 @@
-//! Bindings of the node's events and of workers' trigger types.
+//! Bindings of the node's events and of clients' trigger types.
 
 use super::*;
 
-async fn subscriber(node: &Node) -> Client {
+async fn subscriber(node: &Node) -> RawClient {
     let mut client = node.connect().await;
     client.register_function("on-event").await;
     client
@@ -109,7 +109,7 @@ async fn a_subscriber_that_leaves_takes_its_bindings_along() {
     client.bind("a", "session::deleted", json!(null), json!(null)).await;
     assert_eq!(node.feed.bindings(), 1);
     drop(client);
-    until("the binding is gone", || node.feed.bindings() == 0 && node.bus.workers() == 0).await;
+    until("the binding is gone", || node.feed.bindings() == 0 && node.bus.clients() == 0).await;
 }
 
 #[tokio::test]

@@ -1,4 +1,4 @@
-//! Calls: of the node's functions, of the bus's own, of other workers; over WebSocket and over HTTP.
+//! Calls of the node's functions, of the bus's own and of other clients, over WebSocket and over HTTP.
 
 use super::*;
 
@@ -13,7 +13,7 @@ async fn a_call_is_answered_with_the_result_or_the_error() {
     let answer = client.call("session::refuse", json!({})).await;
     assert_eq!(
         answer["error"],
-        json!({"code": "invocation_failed", "message": "handler error: session/not_found: no session"})
+        json!({"code": "invocation_failed", "message": "handler error: session/not_found: no session \"s\""})
     );
     let answer = client.call("session::nowhere", json!({})).await;
     assert_eq!(answer["error"]["code"], "function_not_found");
@@ -123,7 +123,7 @@ async fn a_callee_that_leaves_stops_its_calls_and_its_functions() {
 }
 
 #[tokio::test]
-async fn a_function_belongs_to_the_first_who_registers_it_and_the_nodes_own_to_nobody() {
+async fn a_function_belongs_to_the_first_client_that_registers_it_and_the_nodes_own_to_no_client() {
     let node = Node::start().await;
     let (mut one, mut two) = (node.connect().await, node.connect().await);
     one.register_function("f").await;
@@ -190,7 +190,10 @@ async fn curl_is_a_client_too() {
     let (status, body) = node.http("POST /v1/call/session::echo HTTP/1.1", "").await;
     assert_eq!((status, body.as_str()), (200, "{}"));
     let (status, body) = node.http("POST /v1/call/session::refuse HTTP/1.1", "{}").await;
-    assert_eq!((status, body.as_str()), (404, r#"{"error":{"code":"session/not_found","message":"no session"}}"#));
+    assert_eq!(
+        (status, body.as_str()),
+        (404, r#"{"error":{"code":"session/not_found","message":"no session \"s\""}}"#)
+    );
     let (status, body) = node.http("POST /v1/call/session::nope HTTP/1.1", "{}").await;
     assert!(status == 404 && body.contains("`session::nope`"), "{status} {body}");
     let (status, body) = node.http("GET /health HTTP/1.1", "").await;
@@ -223,7 +226,6 @@ async fn shutdown_lets_calls_finish_and_says_goodbye() {
     client.invoke("i", "session::slow", json!("done")).await;
     node.service.begun.notified().await;
     node.shutdown.cancel();
-    until("the node drains", || node.bus.is_draining()).await;
     let refused = client.call("session::echo", json!(1)).await;
     let words = refused["error"]["message"].as_str().unwrap();
     assert!(words.starts_with("handler error: session/storage: this node is shutting down"), "{words}");

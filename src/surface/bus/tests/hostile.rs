@@ -1,9 +1,15 @@
-//! Clients that are broken, slow, greedy or hostile: each gets a clear error or a clean close, the others go on.
+//! Clients that are broken, slow, greedy or hostile. Each gets a clear error or a close frame, and the others are
+//! served.
 
 use tokio::io::AsyncWriteExt;
 
-use super::super::outbox::OutboxLimits;
 use super::*;
+use crate::surface::socket::SocketLimits;
+use crate::surface::socket::outbox::OutboxLimits;
+
+/// The headers of a WebSocket upgrade.
+const UPGRADE: &str = "connection: upgrade\r\nupgrade: websocket\r\nsec-websocket-version: 13\r\n\
+                       sec-websocket-key: x3JJHMbDL1EzLkh9GBhXDw==\r\n";
 
 async fn still_serves(node: &Node) {
     let mut client = node.connect().await;
@@ -71,12 +77,15 @@ async fn half_a_frame_and_half_a_request_are_harmless() {
     let mut rest = Vec::new();
     tokio::time::timeout(SOON, stalled.read_to_end(&mut rest)).await.expect("the stalled request is given up").unwrap();
     still_serves(&node).await;
-    until("the half frame is given up", || node.bus.workers() == 0).await;
+    until("the half frame is given up", || node.bus.clients() == 0).await;
 }
 
 #[tokio::test]
 async fn messages_of_many_mebibytes_pass_fragmented_too_and_larger_ones_are_refused() {
-    let settings = BusSettings { message_bytes_max: 8 << 20, ..BusSettings::default() };
+    let settings = BusSettings {
+        socket: SocketLimits { message_bytes_max: 8 << 20, ..SocketLimits::default() },
+        ..BusSettings::default()
+    };
     let node = Node::start_with(settings, |settings| settings.body_bytes_max = 1000).await;
     let mut client = node.connect().await;
     let large = "x".repeat(6 << 20);
@@ -98,7 +107,7 @@ async fn messages_of_many_mebibytes_pass_fragmented_too_and_larger_ones_are_refu
 }
 
 /// Sends one text message in frames of a mebibyte.
-async fn send_fragmented(client: &mut Client, text: &[u8]) {
+async fn send_fragmented(client: &mut RawClient, text: &[u8]) {
     use tokio_tungstenite::tungstenite::protocol::frame::Frame;
     use tokio_tungstenite::tungstenite::protocol::frame::coding::{Data, OpCode};
     let pieces: Vec<&[u8]> = text.chunks(1 << 20).collect();
@@ -129,7 +138,7 @@ async fn a_stuck_reader_is_left_behind_while_others_go_on() {
         node.publish_event(index, "s", EventKind::Deleted, json!({"n": index, "padding": padding}).to_string());
         assert_eq!(quick.expect("invokefunction").await["data"]["n"], index);
     }
-    assert_eq!(node.bus.workers(), 2, "it stays connected");
+    assert_eq!(node.bus.clients(), 2, "it stays connected");
     // What it gets when it reads again is in order.
     let mut last = 0;
     for _ in 0..8 {
@@ -160,16 +169,16 @@ async fn connections_past_the_limit_are_told_so_and_closed() {
     let node = Node::start_with(BusSettings::default(), |settings| settings.connections_max = 3).await;
     let kept = [node.connect().await, node.connect().await, node.connect().await];
     for _ in 0..5 {
-        let (status, body) = exchange(&node.address, "GET /health HTTP/1.1\r\nhost: x\r\n\r\n", b"").await;
+        let (status, body) = exchange(&node.address, "GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n", b"").await;
         assert_eq!(status, 503);
         assert!(body.contains("too_many_connections"), "{body}");
     }
     drop(kept);
-    until("places are free again", || node.bus.workers() == 0).await;
+    until("places are free again", || node.bus.clients() == 0).await;
     // A place is given back when the last of a connection is gone, a moment after the worker.
     let mut status = 503;
     while status == 503 {
-        status = exchange(&node.address, "GET /health HTTP/1.1\r\nhost: x\r\n\r\n", b"").await.0;
+        status = exchange(&node.address, "GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n", b"").await.0;
     }
     assert_eq!(status, 200);
 }
@@ -177,16 +186,59 @@ async fn connections_past_the_limit_are_told_so_and_closed() {
 #[tokio::test]
 async fn pages_of_other_sites_are_refused() {
     let node = Node::start().await;
-    let upgrade = "connection: upgrade\r\nupgrade: websocket\r\nsec-websocket-version: 13\r\nsec-websocket-key: x3JJHMbDL1EzLkh9GBhXDw==\r\n";
     for (head, status) in [
-        (format!("GET / HTTP/1.1\r\nhost: x\r\norigin: http://evil.example\r\n{upgrade}\r\n"), 403),
-        (format!("GET / HTTP/1.1\r\nhost: x\r\norigin: null\r\n{upgrade}\r\n"), 403),
-        (format!("GET / HTTP/1.1\r\nhost: x\r\norigin: http://localhost:5173\r\n{upgrade}\r\n"), 101),
-        ("POST /v1/call/session::echo HTTP/1.1\r\nhost: x\r\norigin: http://evil.example\r\n\r\n".to_owned(), 403),
-        ("GET / HTTP/1.1\r\nhost: x\r\nupgrade: websocket\r\nconnection: upgrade\r\n\r\n".to_owned(), 400),
+        (format!("GET / HTTP/1.1\r\nhost: localhost\r\norigin: http://evil.example\r\n{UPGRADE}\r\n"), 403),
+        (format!("GET / HTTP/1.1\r\nhost: localhost\r\norigin: null\r\n{UPGRADE}\r\n"), 403),
+        (format!("GET / HTTP/1.1\r\nhost: localhost\r\norigin: http://localhost:5173\r\n{UPGRADE}\r\n"), 101),
+        (
+            "POST /v1/call/session::echo HTTP/1.1\r\nhost: localhost\r\norigin: http://evil.example\r\n\r\n".to_owned(),
+            403,
+        ),
+        ("GET / HTTP/1.1\r\nhost: localhost\r\nupgrade: websocket\r\nconnection: upgrade\r\n\r\n".to_owned(), 400),
     ] {
         assert_eq!(exchange(&node.address, &head, b"").await.0, status, "{head}");
     }
+}
+
+#[tokio::test]
+async fn an_upgrade_on_an_unknown_path_is_refused_with_the_right_one() {
+    let node = Node::start().await;
+    for path in ["/any/path", "/v1/events", "/health", "/any/otel"] {
+        let head = format!("GET {path} HTTP/1.1\r\nhost: localhost\r\n{UPGRADE}\r\n");
+        let (status, body) = exchange(&node.address, &head, b"").await;
+        let error: Value = serde_json::from_str(&body).unwrap();
+        assert_eq!((status, &error["error"]["code"]), (404, &json!("not_found")), "{path}");
+        let message = error["error"]["message"].as_str().unwrap();
+        assert!(message.contains(path) && message.contains("the iii bus is at /"), "{message}");
+    }
+}
+
+#[tokio::test]
+async fn a_client_that_sends_nothing_or_half_a_preface_is_closed() {
+    let node = Node::start_with(BusSettings::default(), |settings| {
+        settings.head_read_max = Duration::from_millis(100);
+    })
+    .await;
+    for sent in ["", "PR", "GE"] {
+        let mut silent = TcpStream::connect(&node.address).await.unwrap();
+        silent.write_all(sent.as_bytes()).await.unwrap();
+        use tokio::io::AsyncReadExt;
+        let mut rest = Vec::new();
+        let closed = tokio::time::timeout(SOON, silent.read_to_end(&mut rest)).await;
+        closed.expect("the silent connection is closed").unwrap();
+    }
+    still_serves(&node).await;
+}
+
+#[tokio::test]
+async fn a_port_that_closes_leaves_the_other_ports_of_the_bus_open() {
+    let node = Node::start().await;
+    let (settings, closing) = (EndpointSettings::new("127.0.0.1:0"), CancellationToken::new());
+    let (_, ended) = endpoint::serve(settings, node.bus.clone(), closing.clone()).await.unwrap();
+    closing.cancel();
+    ended.await.unwrap();
+    still_serves(&node).await;
+    assert_eq!(node.http("POST /v1/call/session::echo HTTP/1.1", "1").await, (200, "1".to_owned()));
 }
 
 #[tokio::test]
@@ -197,18 +249,21 @@ async fn telemetry_is_taken_and_dropped() {
     socket.send(Message::Binary(vec![7; 1000].into())).await.unwrap();
     socket.send(Message::Ping(vec![1].into())).await.unwrap();
     assert!(matches!(socket.next().await, Some(Ok(Message::Pong(_)))));
-    assert_eq!(node.bus.workers(), 0);
+    assert_eq!(node.bus.clients(), 0);
 }
 
 #[tokio::test]
 async fn a_silent_client_is_pinged_and_one_that_does_not_answer_is_dropped() {
-    let settings = BusSettings { ping_after: Duration::from_millis(400), ..BusSettings::default() };
+    let settings = BusSettings {
+        socket: SocketLimits { ping_after: Duration::from_millis(400), ..SocketLimits::default() },
+        ..BusSettings::default()
+    };
     let node = Node::start_with(settings, |_| {}).await;
     let mut alive = node.connect().await;
     let dead = node.connect().await;
     tokio::select! {
         closed = alive.next() => panic!("a client that answers pings was dropped: {closed:?}"),
-        () = until("the dead one is dropped", || node.bus.workers() == 1) => {}
+        () = until("the dead one is dropped", || node.bus.clients() == 1) => {}
     }
     assert_eq!(alive.call("session::echo", json!(1)).await["result"], 1);
     drop(dead);

@@ -1,4 +1,4 @@
-//! The endpoint as clients see it: real sockets, raw frames and the real SDK, over a small fake of the node.
+//! The port as clients see it: real sockets, raw frames and the real SDK, over a fake service.
 
 mod bindings;
 mod calls;
@@ -23,14 +23,15 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Bus, BusSettings};
 use crate::events::current::CurrentFeed;
-use crate::events::deliver::{Feed, FeedSettings};
+use crate::events::feed::{Feed, FeedSettings};
 use crate::events::position::ClusterTag;
 use crate::events::{Committed, EventSink};
 use crate::machine::event::{Event, EventKind, Happened};
-use crate::machine::ids::Position;
+use crate::machine::ids::{Position, SessionId};
 use crate::machine::json::Json;
+use crate::machine::refusal::Refusal;
 use crate::surface::endpoint::{self, EndpointSettings};
-use crate::surface::{CallError, DescribedFunction, Service};
+use crate::surface::{Call, CallError, DescribedFunction, Gate, Service};
 
 /// How long a test waits for what must happen.
 const SOON: Duration = Duration::from_secs(20);
@@ -38,42 +39,35 @@ const SOON: Duration = Duration::from_secs(20);
 /// A node with five functions.
 #[derive(Default)]
 struct FakeService {
-    /// `session::slow` answers when this is told to.
+    /// `session::slow` answers when this is notified.
     release: Notify,
-    /// `session::slow` tells that it has begun.
+    /// `session::slow` notifies this when it starts.
     begun: Notify,
-    /// `session::ordered` answers how many came before it.
+    /// `session::ordered` returns how many calls came before it.
     count: AtomicU64,
 }
 
 impl Service for FakeService {
-    fn call<'a>(
-        &'a self,
-        function_id: &'a str,
-        body: &'a str,
-        _sidecar: Option<&'a str>,
-        _deadline: Instant,
-    ) -> Option<BoxFuture<'a, Result<String, CallError>>> {
-        Some(match function_id {
-            "session::echo" => async move { Ok(body.to_owned()) }.boxed(),
-            "session::refuse" => {
-                async move { Err(CallError { code: "session/not_found", message: "no session".to_owned() }) }.boxed()
+    fn call<'a>(&'a self, call: &'a Call) -> BoxFuture<'a, Result<String, CallError>> {
+        async move {
+            match call.function.as_str() {
+                "session::echo" => Ok(call.body.to_string()),
+                "session::refuse" => Err(Refusal::SessionUnknown(SessionId::from("s")).into()),
+                "session::slow" => {
+                    self.begun.notify_one();
+                    self.release.notified().await;
+                    Ok(call.body.to_string())
+                }
+                "session::ordered" => {
+                    let rank = self.count.fetch_add(1, Ordering::SeqCst);
+                    tokio::task::yield_now().await;
+                    Ok(rank.to_string())
+                }
+                "session::large" => Ok(format!("\"{}\"", "x".repeat(call.body.parse().unwrap_or(0)))),
+                unknown => Err(CallError::FunctionUnknown(unknown.to_owned())),
             }
-            "session::slow" => async move {
-                self.begun.notify_one();
-                self.release.notified().await;
-                Ok(body.to_owned())
-            }
-            .boxed(),
-            "session::ordered" => async move {
-                let rank = self.count.fetch_add(1, Ordering::SeqCst);
-                tokio::task::yield_now().await;
-                Ok(rank.to_string())
-            }
-            .boxed(),
-            "session::large" => async move { Ok(format!("\"{}\"", "x".repeat(body.parse().unwrap_or(0)))) }.boxed(),
-            _ => return None,
-        })
+        }
+        .boxed()
     }
 
     fn functions(&self) -> Vec<DescribedFunction> {
@@ -109,14 +103,14 @@ impl Node {
         let feed = Feed::new(FeedSettings { cluster: ClusterTag::new("c"), ..FeedSettings::default() });
         let shutdown = CancellationToken::new();
         tokio::spawn(feed.clone().dispatch(shutdown.clone()));
-        let bus = Bus::new(settings, service.clone(), CurrentFeed::new(feed.clone()));
+        let bus = Bus::new(settings, Gate::new(service.clone()), CurrentFeed::new(feed.clone()));
         let mut settings = EndpointSettings::new("127.0.0.1:0");
         adjust(&mut settings);
         let (address, ended) = endpoint::serve(settings, bus.clone(), shutdown.clone()).await.unwrap();
         Node { address: address.to_string(), service, feed, bus, shutdown, ended }
     }
 
-    async fn connect(&self) -> Client {
+    async fn connect(&self) -> RawClient {
         let mut client = self.connect_raw().await;
         let greeting = client.expect("workerregistered").await;
         client.worker_id = greeting["worker_id"].as_str().unwrap().to_owned();
@@ -124,12 +118,12 @@ impl Node {
         client
     }
 
-    async fn connect_raw(&self) -> Client {
+    async fn connect_raw(&self) -> RawClient {
         let config = WebSocketConfig::default().max_frame_size(None).max_message_size(None);
-        let url = format!("ws://{}/any/path?x=1", self.address);
+        let url = format!("ws://{}/?x=1", self.address);
         let (socket, _) =
             tokio_tungstenite::connect_async_with_config(url, Some(config), false).await.expect("connects");
-        Client { socket, worker_id: String::new(), token: String::new() }
+        RawClient { socket, worker_id: String::new(), token: String::new() }
     }
 
     /// Publishes a `session::deleted` of session `s` with payload `{"n": index}`.
@@ -150,7 +144,7 @@ impl Node {
     /// One plain HTTP exchange: the status line's code and the body.
     async fn http(&self, head: &str, body: &str) -> (u16, String) {
         let (address, body) = (&self.address, body.as_bytes());
-        exchange(address, &format!("{head}\r\nhost: x\r\ncontent-length: {}\r\n\r\n", body.len()), body).await
+        exchange(address, &format!("{head}\r\nhost: localhost\r\ncontent-length: {}\r\n\r\n", body.len()), body).await
     }
 }
 
@@ -183,13 +177,13 @@ fn whole_answer(answer: &[u8]) -> Option<(u16, String)> {
 }
 
 /// A client that speaks raw frames.
-struct Client {
+struct RawClient {
     socket: WebSocketStream<MaybeTlsStream<TcpStream>>,
     worker_id: String,
     token: String,
 }
 
-impl Client {
+impl RawClient {
     async fn send(&mut self, frame: Value) {
         self.send_text(frame.to_string()).await;
     }
@@ -253,7 +247,7 @@ impl Client {
     }
 }
 
-/// Waits for a condition that nothing tells about.
+/// Polls until a condition holds.
 async fn until(what: &str, holds: impl Fn() -> bool) {
     let begun = Instant::now();
     while !holds() {

@@ -25,7 +25,7 @@ async fn the_sdk_calls_and_hears_errors() {
     let void = TriggerRequest { action: Some(TriggerAction::Void), ..TriggerRequest::new("session::echo", json!(1)) };
     client.trigger(void).await.unwrap();
     until("the worker says who it is", || {
-        node.bus.read_registry(|registry| registry.workers().any(|worker| worker.about().runtime.is_some()))
+        node.bus.read_registry("", |registry| registry.clients().any(|client| client.about().runtime.is_some()))
     })
     .await;
     client.shutdown_async().await;
@@ -95,7 +95,7 @@ async fn a_call_of_the_sdk_outlives_its_socket() {
     });
     node.service.begun.notified().await;
     cut.notify_waiters();
-    until("the loss is noticed", || node.bus.workers() == 0).await;
+    until("the loss is noticed", || node.bus.clients() == 0).await;
     node.service.release.notify_one();
     assert_eq!(calling.await.unwrap().unwrap(), "kept");
     client.shutdown_async().await;

@@ -1,0 +1,488 @@
+//! Owns: the one way into the functions of this node. Every door makes a `Call`; the gate admits it, bounds its time,
+//! counts it and returns the answer.
+//! Reads: the functions (`Service`). Never: a wire, or what a function does.
+
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::{Duration, Instant};
+
+use futures::future::BoxFuture;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio_util::sync::CancellationToken;
+
+use super::errors::CallError;
+use super::locked;
+use super::socket::Text;
+use super::socket::intake::kib;
+use crate::access::{Action, Identity, audit};
+
+/// The default of the SDKs.
+const CALL_TIMEOUT: Duration = Duration::from_secs(30);
+/// A function answers by its deadline. If it does not, the caller gets an error this much later.
+const DEADLINE_GRACE: Duration = Duration::from_secs(5);
+/// The default memory for calls in flight over all doors of the port. Past it, calls wait.
+const MEMORY_BYTES: usize = 512 << 20;
+/// A call takes at most this many times its body: the body, the checked copy, and the records made of it.
+const MEMORY_PER_BODY_BYTE: usize = 4;
+/// If calls wait and none was admitted for this long, the node is not healthy.
+const STUCK_AFTER: Duration = Duration::from_secs(5);
+
+/// One call of a function.
+#[derive(Debug, Clone)]
+pub struct Call {
+    pub function: String,
+    /// JSON text. A part of the frame it came in: it is not copied.
+    pub body: Text,
+    /// The metadata sent with the body, as JSON text.
+    pub metadata: Option<String>,
+    pub deadline: Instant,
+    pub caller: Caller,
+}
+
+impl Call {
+    /// A call without metadata.
+    pub fn new(function: impl Into<String>, body: impl Into<Text>, deadline: Instant, caller: Caller) -> Call {
+        Call { function: function.into(), body: body.into(), metadata: None, deadline, caller }
+    }
+}
+
+/// Who makes a call, and through which door.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Caller {
+    pub door: Door,
+    pub identity: Arc<Identity>,
+}
+
+impl Caller {
+    /// A caller of a node without credentials: it may do everything.
+    pub fn unauthenticated(door: Door) -> Caller {
+        Caller { door, identity: Identity::open() }
+    }
+}
+
+/// Where a call entered the node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Door {
+    Bus,
+    Http,
+    /// An iii engine this node is a worker of.
+    Engine,
+}
+
+impl Door {
+    pub const ALL: [Door; 3] = [Door::Bus, Door::Http, Door::Engine];
+}
+
+/// A set of functions, callable by name with a JSON body.
+pub trait Service: Send + Sync + 'static {
+    /// Fails with `CallError::FunctionUnknown` if there is no such function. Aliases of older versions count as known.
+    fn call<'a>(&'a self, call: &'a Call) -> BoxFuture<'a, Result<String, CallError>>;
+
+    /// The functions as `engine::functions::list` and `engine::functions::info` describe them.
+    fn functions(&self) -> Vec<DescribedFunction>;
+
+    /// What a function does, as far as access is concerned. `None` if there is no such function.
+    fn action(&self, _function_id: &str) -> Option<Action> {
+        None
+    }
+
+    /// Further names of a function.
+    fn aliases(&self, _function_id: &str) -> Vec<String> {
+        Vec::new()
+    }
+
+    /// How long a call may take when its door sets no deadline.
+    fn call_timeout(&self) -> Duration {
+        CALL_TIMEOUT
+    }
+}
+
+/// A function as clients may ask about it.
+#[derive(Debug, Clone)]
+pub struct DescribedFunction {
+    pub id: String,
+    pub description: String,
+    pub internal: bool,
+    pub request_schema: serde_json::Value,
+    pub response_schema: serde_json::Value,
+}
+
+/// The one way into a service.
+pub struct Gate {
+    service: Arc<dyn Service>,
+    memory: Memory,
+    counts: [Counts; Door::ALL.len()],
+    /// Who calls that come through an iii engine act as. The engine admitted them.
+    engine: RwLock<Arc<Identity>>,
+}
+
+impl Gate {
+    pub fn new(service: Arc<dyn Service>) -> Arc<Gate> {
+        Gate::with_memory(service, MEMORY_BYTES)
+    }
+
+    /// A gate with another bound on the memory of calls in flight.
+    pub fn with_memory(service: Arc<dyn Service>, bytes: usize) -> Arc<Gate> {
+        let engine = RwLock::new(Identity::open());
+        Arc::new(Gate { service, memory: Memory::new(bytes), counts: Default::default(), engine })
+    }
+
+    /// Another bound from now on. Calls in flight keep what they have.
+    pub fn change_memory(&self, bytes: usize) {
+        self.memory.change(bytes);
+    }
+
+    /// Why calls cannot be served now. `None` when they can.
+    pub fn trouble(&self) -> Option<String> {
+        let waiting = self.memory.stuck_calls()?;
+        Some(format!("{waiting} calls wait for memory, and none was admitted for {STUCK_AFTER:?}"))
+    }
+
+    /// What is served behind the gate, to describe it. Calls go through the gate.
+    pub fn service(&self) -> &dyn Service {
+        &*self.service
+    }
+
+    /// Sets who calls that come through an iii engine act as.
+    pub fn set_engine_identity(&self, identity: Arc<Identity>) {
+        *self.engine.write().unwrap_or_else(PoisonError::into_inner) = identity;
+    }
+
+    pub fn engine_identity(&self) -> Arc<Identity> {
+        self.engine.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Whether an identity may call a function. An unknown function is no secret: the call fails as unknown.
+    pub fn check_access(&self, identity: &Identity, function: &str) -> Result<(), CallError> {
+        match self.service.action(function) {
+            Some(action) if !identity.may(action) => Err(CallError::forbidden(identity, action)),
+            Some(_) | None => Ok(()),
+        }
+    }
+
+    /// The deadline of a call that starts now and whose door sets none.
+    pub fn deadline(&self) -> Instant {
+        Instant::now() + self.service.call_timeout()
+    }
+
+    /// Admits a call: waits until there is memory for it, at most until its deadline. Fails when the port it came
+    /// through is closing. The permit is held until the call is answered.
+    pub async fn admit(
+        &self,
+        function: &str,
+        body_bytes: usize,
+        deadline: Instant,
+        closing: &CancellationToken,
+    ) -> Result<OwnedSemaphorePermit, CallError> {
+        check_open(function, closing)?;
+        match tokio::time::timeout_at(deadline.into(), self.memory.take(body_bytes)).await {
+            Ok(Some(permit)) => Ok(permit),
+            Ok(None) => Err(CallError::shutting_down(function)),
+            Err(_) => Err(CallError::Unavailable(
+                "the node is busy: no memory for the call became free by its deadline; try again".to_owned(),
+            )),
+        }
+    }
+
+    /// Runs a call and returns its answer, at the latest a little after its deadline.
+    pub async fn call(&self, call: &Call) -> Result<String, CallError> {
+        let mut running = self.counts[call.caller.door as usize].start(call);
+        let at_most = call.deadline.saturating_duration_since(running.started) + DEADLINE_GRACE;
+        let answering = async {
+            let allowed = self.check_access(&call.caller.identity, &call.function);
+            allowed.inspect_err(|_| audit::refused_call(&call.caller.identity, call.caller.door, &call.function))?;
+            self.service.call(call).await
+        };
+        let answer = match tokio::time::timeout(at_most, answering).await {
+            Ok(answer) => answer,
+            Err(_) => {
+                let why = format!("`{}` did not answer by its deadline", call.function);
+                Err(CallError::OutcomeUnknown(why))
+            }
+        };
+        running.outcome = Outcome::of(&answer);
+        answer
+    }
+
+    /// The calls that entered through a door since the node started.
+    pub fn tally(&self, door: Door) -> Tally {
+        self.counts[door as usize].tally()
+    }
+}
+
+/// The memory for calls in flight.
+struct Memory {
+    /// Permits are KiB.
+    kib: Arc<Semaphore>,
+    kib_max: AtomicU32,
+    queue: Mutex<Queue>,
+}
+
+/// The calls that wait for memory.
+struct Queue {
+    length: usize,
+    /// When a call was admitted last, or began to wait as the only one.
+    moved: tokio::time::Instant,
+}
+
+impl Memory {
+    fn new(bytes: usize) -> Memory {
+        let kib_max = kib(bytes);
+        Memory {
+            kib: Arc::new(Semaphore::new(kib_max as usize)),
+            kib_max: AtomicU32::new(kib_max),
+            queue: Mutex::new(Queue { length: 0, moved: tokio::time::Instant::now() }),
+        }
+    }
+
+    /// Waits for the memory of one call. One that is larger than all of it gets all of it.
+    async fn take(&self, body_bytes: usize) -> Option<OwnedSemaphorePermit> {
+        let size = kib(body_bytes.saturating_mul(MEMORY_PER_BODY_BYTE)).min(self.kib_max.load(Ordering::Relaxed));
+        if let Ok(permit) = self.kib.clone().try_acquire_many_owned(size) {
+            return Some(permit);
+        }
+        let _place = self.stand_in_line();
+        // The semaphore is never closed, so this is never `None`.
+        let permit = self.kib.clone().acquire_many_owned(size).await.ok();
+        locked(&self.queue).moved = tokio::time::Instant::now();
+        permit
+    }
+
+    fn stand_in_line(&self) -> PlaceInLine<'_> {
+        let mut queue = locked(&self.queue);
+        if queue.length == 0 {
+            queue.moved = tokio::time::Instant::now();
+        }
+        queue.length += 1;
+        PlaceInLine(self)
+    }
+
+    /// How many calls wait although none was admitted for long.
+    fn stuck_calls(&self) -> Option<usize> {
+        let queue = locked(&self.queue);
+        (queue.length > 0 && queue.moved.elapsed() > STUCK_AFTER).then_some(queue.length)
+    }
+
+    fn change(&self, bytes: usize) {
+        let (next, before) = (kib(bytes), self.kib_max.swap(kib(bytes), Ordering::Relaxed));
+        if next >= before {
+            return self.kib.add_permits((next - before) as usize);
+        }
+        let fewer = (before - next) as usize;
+        let taken = fewer - self.kib.forget_permits(fewer);
+        let semaphore = self.kib.clone();
+        if taken > 0 {
+            tokio::spawn(async move {
+                if let Ok(permits) = semaphore.acquire_many(u32::try_from(taken).unwrap_or(u32::MAX)).await {
+                    permits.forget();
+                }
+            });
+        }
+    }
+}
+
+/// A call that waits. Dropped when it is admitted or gives up.
+struct PlaceInLine<'a>(&'a Memory);
+
+impl Drop for PlaceInLine<'_> {
+    fn drop(&mut self) {
+        locked(&self.0.queue).length -= 1;
+    }
+}
+
+/// Fails when the port a call came through is closing.
+pub fn check_open(function: &str, closing: &CancellationToken) -> Result<(), CallError> {
+    if closing.is_cancelled() { Err(CallError::shutting_down(function)) } else { Ok(()) }
+}
+
+/// How a call ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Outcome {
+    Answered,
+    /// A retry gives the same error.
+    Refused,
+    /// A retry may succeed.
+    Failed,
+    /// The caller stopped waiting, for example because its HTTP connection was lost.
+    Abandoned,
+}
+
+impl Outcome {
+    fn of(answer: &Result<String, CallError>) -> Outcome {
+        match answer {
+            Ok(_) => Outcome::Answered,
+            Err(error) if error.kind().row().retryable => Outcome::Failed,
+            Err(_) => Outcome::Refused,
+        }
+    }
+}
+
+/// Counters of one door, for metrics.
+#[derive(Default)]
+struct Counts {
+    started: AtomicU64,
+    answered: AtomicU64,
+    refused: AtomicU64,
+    failed: AtomicU64,
+    abandoned: AtomicU64,
+    busy_micros: AtomicU64,
+}
+
+/// A reading of the counters of one door.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Tally {
+    pub in_flight: u64,
+    pub answered: u64,
+    pub refused: u64,
+    pub failed: u64,
+    pub abandoned: u64,
+    /// The time all ended calls took together.
+    pub busy: Duration,
+}
+
+impl Counts {
+    fn start<'a>(&'a self, call: &'a Call) -> Running<'a> {
+        self.started.fetch_add(1, Ordering::Relaxed);
+        Running { counts: self, call, started: Instant::now(), outcome: Outcome::Abandoned }
+    }
+
+    fn ended(&self, outcome: Outcome) -> &AtomicU64 {
+        match outcome {
+            Outcome::Answered => &self.answered,
+            Outcome::Refused => &self.refused,
+            Outcome::Failed => &self.failed,
+            Outcome::Abandoned => &self.abandoned,
+        }
+    }
+
+    fn tally(&self) -> Tally {
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let (answered, refused) = (read(&self.answered), read(&self.refused));
+        let (failed, abandoned) = (read(&self.failed), read(&self.abandoned));
+        let in_flight = read(&self.started).saturating_sub(answered + refused + failed + abandoned);
+        Tally { in_flight, answered, refused, failed, abandoned, busy: Duration::from_micros(read(&self.busy_micros)) }
+    }
+}
+
+/// A call in flight. Counted as ended when dropped, so that a call whose caller went away is counted too.
+struct Running<'a> {
+    counts: &'a Counts,
+    call: &'a Call,
+    started: Instant,
+    outcome: Outcome,
+}
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        let micros = self.started.elapsed().as_micros() as u64;
+        self.counts.ended(self.outcome).fetch_add(1, Ordering::Relaxed);
+        self.counts.busy_micros.fetch_add(micros, Ordering::Relaxed);
+        let Call { function, caller, .. } = self.call;
+        tracing::trace!(function, door = ?caller.door, outcome = ?self.outcome, micros, "call ended");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::FutureExt;
+
+    use super::*;
+    use crate::machine::ids::SessionId;
+    use crate::machine::refusal::Refusal;
+
+    struct ByName;
+
+    impl Service for ByName {
+        fn call<'a>(&'a self, call: &'a Call) -> BoxFuture<'a, Result<String, CallError>> {
+            async move {
+                match call.function.as_str() {
+                    "answer" => Ok(call.body.to_string()),
+                    "refuse" => Err(Refusal::SessionUnknown(SessionId::from("s")).into()),
+                    "fail" => Err(CallError::Unavailable("no leader".to_owned())),
+                    "hang" => std::future::pending().await,
+                    other => Err(CallError::FunctionUnknown(other.to_owned())),
+                }
+            }
+            .boxed()
+        }
+
+        fn functions(&self) -> Vec<DescribedFunction> {
+            Vec::new()
+        }
+    }
+
+    fn call(function: &str, door: Door) -> Call {
+        Call::new(function, "{}", Instant::now() + Duration::from_secs(1), Caller::unauthenticated(door))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn calls_are_counted_by_door_and_outcome() {
+        let gate = Gate::new(Arc::new(ByName));
+        assert_eq!(gate.call(&call("answer", Door::Bus)).await.as_deref(), Ok("{}"));
+        for function in ["refuse", "unknown"] {
+            assert!(gate.call(&call(function, Door::Bus)).await.is_err());
+        }
+        assert!(gate.call(&call("fail", Door::Http)).await.is_err());
+        let late = gate.call(&call("hang", Door::Engine)).await.unwrap_err();
+        assert_eq!(late.to_string(), "session/storage: outcome unknown: `hang` did not answer by its deadline");
+        let abandoned = call("hang", Door::Http);
+        let mut running = Box::pin(gate.call(&abandoned));
+        assert!(running.as_mut().now_or_never().is_none());
+        assert_eq!(gate.tally(Door::Http).in_flight, 1);
+        drop(running);
+        let counts = |door| {
+            let Tally { in_flight, answered, refused, failed, abandoned, .. } = gate.tally(door);
+            [in_flight, answered, refused, failed, abandoned]
+        };
+        assert_eq!(counts(Door::Bus), [0, 1, 2, 0, 0]);
+        assert_eq!(counts(Door::Http), [0, 0, 0, 1, 1]);
+        assert_eq!(counts(Door::Engine), [0, 0, 0, 1, 0]);
+    }
+
+    #[tokio::test]
+    async fn a_closing_port_admits_nothing() {
+        let (gate, closing) = (Gate::new(Arc::new(ByName)), CancellationToken::new());
+        assert!(gate.admit("session::get", 10, gate.deadline(), &closing).await.is_ok());
+        closing.cancel();
+        let own = gate.admit("session::get", 10, gate.deadline(), &closing).await.unwrap_err();
+        assert!(own.to_string().starts_with("session/storage: this node is shutting down"), "{own}");
+        let other = gate.admit("shop::buy", 10, gate.deadline(), &closing).await.unwrap_err();
+        assert_eq!(other, CallError::ShuttingDown);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_call_waits_for_memory_until_its_deadline_and_health_tells_of_it() {
+        let (gate, closing) = (Gate::with_memory(Arc::new(ByName), 1 << 20), CancellationToken::new());
+        let all = gate.admit("session::append", 1 << 20, gate.deadline(), &closing).await.unwrap();
+        assert_eq!(gate.trouble(), None);
+        let mut waiting = Box::pin(gate.admit("session::get", 10, gate.deadline(), &closing));
+        assert!(waiting.as_mut().now_or_never().is_none());
+        assert_eq!(gate.trouble(), None, "a moment of waiting is ordinary");
+        tokio::time::sleep(STUCK_AFTER * 2).await;
+        assert!(gate.trouble().unwrap().starts_with("1 calls wait for memory"));
+        let late = waiting.await.unwrap_err();
+        assert!(late.to_string().starts_with("session/storage: the node is busy"), "{late}");
+        assert_eq!(gate.trouble(), None);
+        drop(all);
+        assert!(gate.admit("session::get", 10, gate.deadline(), &closing).await.is_ok());
+    }
+
+    #[tokio::test]
+    async fn the_memory_for_calls_can_change_while_calls_are_in_flight() {
+        let (gate, closing) = (Gate::with_memory(Arc::new(ByName), 8 << 20), CancellationToken::new());
+        let held = gate.admit("session::append", 1 << 20, gate.deadline(), &closing).await.unwrap();
+        gate.change_memory(2 << 20);
+        let mut waiting = Box::pin(gate.admit("session::append", 1 << 20, gate.deadline(), &closing));
+        assert!(waiting.as_mut().now_or_never().is_none());
+        drop(held);
+        assert!(waiting.await.is_ok());
+        gate.change_memory(8 << 20);
+        // What the smaller bound takes back is taken when it becomes free, by a task.
+        let settled = async {
+            while gate.memory.kib.available_permits() != 8 << 10 {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(10), settled).await.expect("all memory is free again");
+    }
+}

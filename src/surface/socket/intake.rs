@@ -1,0 +1,274 @@
+//! Owns: the memory bound of messages that are still arriving, over all clients. A socket that exceeds its free share
+//! is not read until other messages are complete.
+//! Never: what a message means.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::Instant;
+use tokio_util::sync::PollSemaphore;
+
+use crate::surface::locked;
+
+/// Every client may have this much arriving without a permit. Ordinary messages are smaller.
+const FREE_BYTES: usize = 256 << 10;
+/// Permits are acquired in steps of this size.
+const STEP_KIB: u32 = 1024;
+const STEP_BYTES: usize = STEP_KIB as usize * 1024;
+/// Each step must arrive within this time: a client that holds memory and sends slowly keeps it from others.
+const STEP_MAX: Duration = Duration::from_secs(20);
+
+/// The memory for arriving messages, shared by all clients.
+pub struct Intake {
+    kib: Arc<Semaphore>,
+}
+
+impl Intake {
+    pub fn new(total_bytes_max: usize, message_bytes_max: usize) -> Intake {
+        // At least two messages, because permits come in steps: otherwise the largest could never arrive.
+        let total = kib(total_bytes_max.max(2 * message_bytes_max));
+        Intake { kib: Arc::new(Semaphore::new(total as usize)) }
+    }
+
+    /// Memory for a message that arrives by another way than a socket. It grows while the message arrives.
+    pub fn room(&self) -> Room {
+        Room { kib: self.kib.clone(), permits: None }
+    }
+
+    /// Measures what is read from a socket.
+    pub fn meter<S>(&self, socket: S) -> (Metered<S>, Arc<Arriving>) {
+        let arriving = Arc::new(Arriving::default());
+        (Metered { socket, share: PollSemaphore::new(self.kib.clone()), arriving: arriving.clone() }, arriving)
+    }
+}
+
+/// The memory of one arriving message.
+pub struct Room {
+    kib: Arc<Semaphore>,
+    permits: Option<OwnedSemaphorePermit>,
+}
+
+impl Room {
+    /// Waits until there is memory for this many bytes. A small message needs none.
+    pub async fn grow_to(&mut self, bytes: usize) {
+        while bytes > allowed(self.permits.as_ref()) {
+            // The semaphore is never closed, so this cannot fail.
+            let Ok(more) = self.kib.clone().acquire_many_owned(STEP_KIB).await else { return };
+            add(&mut self.permits, more);
+        }
+    }
+}
+
+/// The pace at which a message must arrive: one step after another, each within a limited time.
+pub struct Pace {
+    pub due: Instant,
+    step_end: usize,
+}
+
+impl Pace {
+    pub fn new() -> Pace {
+        Pace { due: Instant::now() + STEP_MAX, step_end: STEP_BYTES }
+    }
+
+    /// This many bytes arrived so far. The time in which this node made the client wait does not count.
+    pub fn arrived(&mut self, bytes: usize, waited: Duration) {
+        self.due += waited;
+        if bytes >= self.step_end {
+            *self = Pace { due: Instant::now() + STEP_MAX, step_end: bytes + STEP_BYTES };
+        }
+    }
+}
+
+impl Default for Pace {
+    fn default() -> Pace {
+        Pace::new()
+    }
+}
+
+fn allowed(permits: Option<&OwnedSemaphorePermit>) -> usize {
+    FREE_BYTES + permits.map_or(0, OwnedSemaphorePermit::num_permits) * 1024
+}
+
+fn add(permits: &mut Option<OwnedSemaphorePermit>, more: OwnedSemaphorePermit) {
+    match permits {
+        Some(permits) => permits.merge(more),
+        None => *permits = Some(more),
+    }
+}
+
+/// Bytes as permits of a semaphore: KiB, rounded up, at least one.
+pub fn kib(bytes: usize) -> u32 {
+    u32::try_from(bytes.div_ceil(1024).max(1)).unwrap_or(u32::MAX)
+}
+
+/// The memory held by one client's incomplete message.
+#[derive(Default)]
+pub struct Arriving {
+    held: Mutex<Held>,
+}
+
+#[derive(Default)]
+struct Held {
+    /// Read since the last complete message.
+    bytes: usize,
+    permits: Option<OwnedSemaphorePermit>,
+    progressed: bool,
+    /// When the last step was acquired.
+    step_began: Option<Instant>,
+    /// Since when it waits for the next step.
+    waiting: Option<Instant>,
+}
+
+/// Why an incomplete message is given up.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Stuck {
+    /// It holds memory, and the rest does not arrive.
+    TooSlow,
+    /// No memory for the rest became free.
+    NoRoom,
+}
+
+impl Arriving {
+    /// A message is complete: the next one starts with the free share.
+    pub fn finished(&self) {
+        *locked(&self.held) = Held::default();
+    }
+
+    /// Why the message that is arriving should be given up now.
+    pub fn stuck(&self, wait_max: Duration) -> Option<Stuck> {
+        let held = locked(&self.held);
+        match (held.waiting, held.step_began) {
+            (Some(since), _) => (since.elapsed() > wait_max).then_some(Stuck::NoRoom),
+            (None, Some(began)) => (began.elapsed() > STEP_MAX).then_some(Stuck::TooSlow),
+            (None, None) => None,
+        }
+    }
+
+    /// True when bytes arrived since the last call.
+    pub fn progressed(&self) -> bool {
+        std::mem::take(&mut locked(&self.held).progressed)
+    }
+}
+
+impl Held {
+    fn allowed(&self) -> usize {
+        allowed(self.permits.as_ref())
+    }
+}
+
+/// A socket whose incoming bytes are counted.
+pub struct Metered<S> {
+    socket: S,
+    share: PollSemaphore,
+    arriving: Arc<Arriving>,
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Metered<S> {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        let wants_more = {
+            let held = locked(&this.arriving.held);
+            held.bytes >= held.allowed()
+        };
+        if wants_more {
+            locked(&this.arriving.held).waiting.get_or_insert_with(Instant::now);
+            // The semaphore is never closed, so this is never `None`.
+            let more = ready!(this.share.poll_acquire_many(cx, STEP_KIB));
+            let mut held = locked(&this.arriving.held);
+            if let Some(more) = more {
+                add(&mut held.permits, more);
+            }
+            (held.waiting, held.step_began) = (None, Some(Instant::now()));
+        }
+        let before = buf.filled().len();
+        ready!(Pin::new(&mut this.socket).poll_read(cx, buf))?;
+        let read = buf.filled().len() - before;
+        let mut held = locked(&this.arriving.held);
+        held.bytes += read;
+        held.progressed |= read > 0;
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Metered<S> {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.get_mut().socket).poll_write(cx, buf)
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().socket).poll_flush(cx)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().socket).poll_shutdown(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::AsyncReadExt;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_message_that_holds_memory_must_keep_arriving() {
+        let intake = Intake::new(2 * STEP_BYTES, STEP_BYTES);
+        let (mut client, node) = tokio::io::duplex(1024);
+        let (mut metered, arriving) = intake.meter(node);
+        let reading = tokio::spawn(async move { tokio::io::copy(&mut metered, &mut tokio::io::sink()).await });
+        tokio::io::AsyncWriteExt::write_all(&mut client, &vec![1; FREE_BYTES - 1]).await.unwrap();
+        tokio::time::sleep(STEP_MAX * 10).await;
+        assert_eq!(arriving.stuck(STEP_MAX), None, "a small message may take its time");
+        tokio::io::AsyncWriteExt::write_all(&mut client, &[1; 4096]).await.unwrap();
+        tokio::time::sleep(STEP_MAX / 2).await;
+        assert_eq!(arriving.stuck(STEP_MAX), None);
+        tokio::time::sleep(STEP_MAX).await;
+        assert_eq!(arriving.stuck(STEP_MAX), Some(Stuck::TooSlow));
+        reading.abort();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn memory_is_taken_as_bytes_arrive_and_waiting_for_it_ends() {
+        let intake = Intake::new(2 * STEP_BYTES, STEP_BYTES);
+        let mut rooms = [intake.room(), intake.room(), intake.room()];
+        for room in &mut rooms {
+            room.grow_to(FREE_BYTES).await;
+        }
+        rooms[0].grow_to(2 * STEP_BYTES).await;
+        let (mut metered, arriving) = intake.meter(tokio::io::repeat(1));
+        let reading = tokio::spawn(async move { tokio::io::copy(&mut metered, &mut tokio::io::sink()).await });
+        tokio::time::sleep(STEP_MAX * 2).await;
+        assert_eq!(arriving.stuck(STEP_MAX), Some(Stuck::NoRoom));
+        reading.abort();
+        let pace = Pace::new();
+        tokio::time::sleep(STEP_MAX).await;
+        assert!(pace.due <= Instant::now());
+    }
+
+    #[tokio::test]
+    async fn a_client_past_its_free_share_waits_until_another_is_done() {
+        let intake = Intake::new(STEP_KIB as usize * 1024, 1024);
+        let endless = || tokio::io::repeat(1);
+        let (mut one, _) = intake.meter(endless());
+        let (mut two, arriving) = intake.meter(endless());
+        let (mut large, mut next) = (vec![0; FREE_BYTES], [0]);
+        one.read_exact(&mut large).await.unwrap();
+        one.read_exact(&mut next).await.unwrap();
+        two.read_exact(&mut large).await.unwrap();
+        assert!(arriving.progressed() && !arriving.progressed());
+        tokio::select! {
+            biased;
+            _ = two.read_exact(&mut next) => panic!("read more than there is room for"),
+            () = tokio::task::yield_now() => {}
+        }
+        drop(one);
+        two.read_exact(&mut next).await.unwrap();
+        arriving.finished();
+        two.read_exact(&mut large).await.unwrap();
+    }
+}

@@ -1,0 +1,141 @@
+//! WebSocket plumbing: what any protocol over a WebSocket needs, independent of what its messages mean.
+//!
+//! Owns: the upgrade (`handshake`), reading within time and memory bounds (`reader`, `intake`), a bounded queue of
+//! outgoing messages (`outbox`), writing it (`writer`), and pings that tell which events arrived (`probe`).
+//! Never: the iii bus or any other protocol.
+
+pub mod handshake;
+pub mod intake;
+pub mod outbox;
+pub mod probe;
+pub mod reader;
+pub mod writer;
+
+use std::time::Duration;
+
+use futures::{SinkExt, StreamExt};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::time::timeout;
+use tokio_tungstenite::WebSocketStream;
+use tokio_tungstenite::tungstenite::protocol::{CloseFrame, Role, WebSocketConfig};
+use tokio_tungstenite::tungstenite::{Message, Utf8Bytes};
+use tokio_util::sync::CancellationToken;
+
+use self::intake::{Arriving, Intake, Metered};
+use self::reader::Reader;
+use self::writer::Writer;
+
+/// Small, because every idle connection has these buffers.
+const SOCKET_BUFFER_BYTES: usize = 16 << 10;
+/// How long a close frame may take to be written, and then to be acknowledged.
+const CLOSE_MAX: Duration = Duration::from_secs(1);
+
+/// The text of one message. Cheap to clone: the bytes are shared.
+pub type Text = Utf8Bytes;
+
+/// Bounds of one socket.
+#[derive(Debug, Clone)]
+pub struct SocketLimits {
+    /// The largest message in either direction.
+    pub message_bytes_max: usize,
+    /// How long one message may take to arrive, even if it makes progress.
+    pub message_read_max: Duration,
+    /// How long a large message may wait for memory while it arrives.
+    pub room_wait_max: Duration,
+    /// A client that reads nothing for this long is a slow consumer and is closed.
+    pub write_stall_max: Duration,
+    /// A silent client is pinged after this time, and dropped after three times as long without any message.
+    pub ping_after: Duration,
+}
+
+impl Default for SocketLimits {
+    fn default() -> SocketLimits {
+        SocketLimits {
+            message_bytes_max: 64 << 20,
+            message_read_max: Duration::from_secs(600),
+            room_wait_max: Duration::from_secs(30),
+            write_stall_max: Duration::from_secs(30),
+            ping_after: Duration::from_secs(30),
+        }
+    }
+}
+
+/// Why a connection ends, as the client reads it in the close frame.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CloseReason {
+    pub code: u16,
+    pub reason: String,
+}
+
+impl CloseReason {
+    pub fn new(code: u16, reason: impl Into<String>) -> CloseReason {
+        CloseReason { code, reason: reason.into() }
+    }
+}
+
+/// Takes over an upgraded connection.
+pub async fn open<S>(connection: S, limits: SocketLimits, intake: &Intake) -> (Writer<S>, Reader<S>)
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
+    let (socket, arriving) = web_socket(connection, limits.message_bytes_max, intake).await;
+    let (sink, stream) = socket.split();
+    (Writer::new(sink, limits.clone()), Reader::new(stream, arriving, limits))
+}
+
+/// Reads and drops every message until the client closes or the node shuts down.
+pub async fn discard<S>(connection: S, message_bytes_max: usize, intake: &Intake, shutdown: CancellationToken)
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
+    let (mut socket, arriving) = web_socket(connection, message_bytes_max, intake).await;
+    let read = async {
+        while let Some(Ok(_)) = socket.next().await {
+            arriving.finished();
+        }
+    };
+    tokio::select! {
+        () = read => {}
+        () = shutdown.cancelled() => {}
+    }
+    // The client is gone or leaves: whether it reads the close frame does not matter.
+    let _ = timeout(CLOSE_MAX, socket.close(None)).await;
+}
+
+/// Sends one message and closes. Nothing that the client sends is read before its close frame.
+pub async fn refuse<S>(connection: S, message: Text, CloseReason { code, reason }: CloseReason)
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
+    let config = WebSocketConfig::default()
+        .max_message_size(Some(SOCKET_BUFFER_BYTES))
+        .max_frame_size(Some(SOCKET_BUFFER_BYTES));
+    let mut socket = WebSocketStream::from_raw_socket(connection, Role::Server, Some(config)).await;
+    let refused = async {
+        socket.send(Message::Text(message)).await?;
+        let frame = CloseFrame { code: code.into(), reason: reason.into() };
+        socket.send(Message::Close(Some(frame))).await?;
+        // A client that is sending reads the frames only if we read too.
+        while let Some(Ok(_)) = socket.next().await {}
+        Ok::<_, tokio_tungstenite::tungstenite::Error>(())
+    };
+    // Whether the client reads it does not matter.
+    let _ = timeout(CLOSE_MAX, refused).await;
+}
+
+async fn web_socket<S>(
+    connection: S,
+    message_bytes_max: usize,
+    intake: &Intake,
+) -> (WebSocketStream<Metered<S>>, std::sync::Arc<Arriving>)
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
+    let config = WebSocketConfig::default()
+        .read_buffer_size(SOCKET_BUFFER_BYTES)
+        .write_buffer_size(SOCKET_BUFFER_BYTES)
+        .max_message_size(Some(message_bytes_max))
+        .max_frame_size(Some(message_bytes_max));
+    let (metered, arriving) = intake.meter(connection);
+    (WebSocketStream::from_raw_socket(metered, Role::Server, Some(config)).await, arriving)
+}

@@ -1,0 +1,108 @@
+//! Owns: reading messages of one socket within the bounds of time, and turning broken reads into close reasons.
+//! Never: what a message means.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::StreamExt;
+use futures::stream::SplitStream;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::time::{Instant, timeout};
+use tokio_tungstenite::WebSocketStream;
+use tokio_tungstenite::tungstenite::error::CapacityError;
+use tokio_tungstenite::tungstenite::{Error as WsError, Message};
+
+use super::intake::{Arriving, Metered, Stuck};
+use super::{CLOSE_MAX, CloseReason, SocketLimits, Text};
+
+/// How often an incomplete message is checked.
+const CHECK_EVERY: Duration = Duration::from_secs(5);
+
+/// What a client sent.
+#[derive(Debug)]
+pub enum Incoming {
+    Text(Text),
+    Binary(Bytes),
+    /// The payload of a pong.
+    Pong(Bytes),
+}
+
+/// The reading half of a socket.
+pub struct Reader<S> {
+    stream: SplitStream<WebSocketStream<Metered<S>>>,
+    arriving: Arc<Arriving>,
+    limits: SocketLimits,
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> Reader<S> {
+    pub fn new(
+        stream: SplitStream<WebSocketStream<Metered<S>>>,
+        arriving: Arc<Arriving>,
+        limits: SocketLimits,
+    ) -> Reader<S> {
+        Reader { stream, arriving, limits }
+    }
+
+    /// Waits for the next message. `Err` is the reason to close the connection with.
+    pub async fn next(&mut self) -> Result<Incoming, CloseReason> {
+        loop {
+            // Only now, because the last message was held until it was handled.
+            self.arriving.finished();
+            match self.next_message().await? {
+                Some(Message::Text(text)) => return Ok(Incoming::Text(text)),
+                Some(Message::Binary(bytes)) => return Ok(Incoming::Binary(bytes)),
+                Some(Message::Pong(payload)) => return Ok(Incoming::Pong(payload)),
+                // The WebSocket library answers pings.
+                Some(Message::Ping(_) | Message::Frame(_)) => {}
+                Some(Message::Close(_)) | None => {
+                    return Err(CloseReason::new(1000, "the client closed the connection"));
+                }
+            }
+        }
+    }
+
+    /// Waits for a whole message as long as bytes arrive. `None` when the stream ended.
+    async fn next_message(&mut self) -> Result<Option<Message>, CloseReason> {
+        let quiet_max = self.limits.ping_after * 3;
+        let started = Instant::now();
+        let mut quiet_since = started;
+        loop {
+            match timeout(quiet_max.min(CHECK_EVERY), self.stream.next()).await {
+                Ok(Some(Ok(message))) => return Ok(Some(message)),
+                Ok(Some(Err(error))) => return Err(close_reason(error)),
+                Ok(None) => return Ok(None),
+                Err(_) if self.arriving.progressed() => quiet_since = Instant::now(),
+                Err(_) if quiet_since.elapsed() >= quiet_max => {
+                    return Err(CloseReason::new(1001, format!("no sign of life for {quiet_max:?}")));
+                }
+                Err(_) if started.elapsed() > self.limits.message_read_max => {
+                    return Err(CloseReason::new(1008, "one message took too long to arrive"));
+                }
+                Err(_) => {}
+            }
+            match self.arriving.stuck(self.limits.room_wait_max) {
+                Some(Stuck::TooSlow) => return Err(CloseReason::new(1008, "a large message arrives too slowly")),
+                Some(Stuck::NoRoom) => return Err(CloseReason::new(1013, "no room for the message: try again later")),
+                None => {}
+            }
+        }
+    }
+
+    /// Reads on for a moment after the close frame was sent: a client that is sending reads the frame only if we read
+    /// too.
+    pub async fn finish(&mut self) {
+        let _ = timeout(CLOSE_MAX, async { while let Some(Ok(_)) = self.stream.next().await {} }).await;
+    }
+}
+
+fn close_reason(error: WsError) -> CloseReason {
+    match error {
+        WsError::Capacity(CapacityError::MessageTooLong { size, max_size }) => {
+            CloseReason::new(1009, format!("message too large: {size} bytes, the limit is {max_size}"))
+        }
+        WsError::Utf8(_) => CloseReason::new(1007, "a text frame was not UTF-8"),
+        WsError::Protocol(error) => CloseReason::new(1002, error.to_string()),
+        other => CloseReason::new(1006, other.to_string()),
+    }
+}
