@@ -1,6 +1,6 @@
 //! session-manager: a replicated, durable, reactive store of branching conversations.
 //!
-//! The rooms stand in the order in which a mutation walks through them. `architecture/README.md` is the tour.
+//! The modules below are in the order in which a write passes through them. `architecture/README.md` is the guide.
 //!
 //! ```text
 //! bytes → surface → requests → proposal → replication → machine → storage → (reply) → events → subscribers
@@ -14,9 +14,16 @@ pub mod replication;
 pub mod machine;
 pub mod storage;
 pub mod events;
+pub mod access;
 pub mod config;
 pub mod node;
 pub mod sockets;
+pub mod mint;
+
+// Commands that work on running nodes, through the same ports as any client.
+pub mod admin;
+pub mod dev;
+pub mod bench;
 
 pub mod proto;
 pub mod observe;

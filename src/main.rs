@@ -1,9 +1,9 @@
-//! The program `session-manager`. Everything is in the library, so that tests and the simulation run the same code.
+//! The program `session-manager`. All code is in the library, so that tests and the simulation run the same code.
 
 use std::process::ExitCode;
 
-/// A message is larger than what the system's allocator keeps at hand for reuse, and every entry allocates a dozen times
-/// its size on its way through three nodes. Only the program has it: tests and the simulation keep the system's.
+/// Messages are larger than the blocks that the system allocator caches for reuse, and an entry causes allocations of a
+/// dozen times its size on three nodes. Tests and the simulation keep the system allocator.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 

@@ -1,4 +1,4 @@
-//! Owns: how one node is put together, and taken apart in the reverse order. The program, the tests and the simulation
+//! Owns: starting a node from its parts, and stopping it in the reverse order. The program, the tests and the simulation
 //! all start nodes here.
 //! Never: arguments, exit codes, signals (`cli/serve.rs`).
 
@@ -6,7 +6,9 @@ mod data_dir;
 mod descriptors;
 mod reload;
 mod replay;
+mod report;
 mod running;
+mod store;
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -16,67 +18,63 @@ use std::time::Duration;
 
 use futures::future::BoxFuture;
 use tokio::task::JoinHandle;
+use tokio_util::task::AbortOnDropHandle;
 
 use self::reload::{Core, Origin, Running};
-use self::running::{Data, OpenDoor, Signals};
-use crate::config::{AdapterConfig, BridgeConfig, Config, ConfigError, Consistency, shown};
+use self::report::Report;
+use self::running::{Data, Entry, OpenDoor, Signals};
+pub use self::store::OpenError;
+use crate::access::credentials::{SourceError, Sources};
+use crate::access::identity::Proof;
+use crate::access::tls::{ServerTls, TlsError};
+use crate::access::{Credentials, Identity, Role};
+use crate::config::{AdapterConfig, Config, ConfigError};
 use crate::events::current::CurrentFeed;
-use crate::events::deliver::{Feed, FeedSettings};
-use crate::events::history::History;
-use crate::events::position::ClusterTag;
-use crate::machine::ids::Position;
+use crate::mint::{Mint, SystemMint};
 use crate::proposal::Adapter;
-use crate::proposal::bridge::line::Dial;
-use crate::proposal::bridge::sdk::Sdk;
-use crate::proposal::bridge::{Address, BridgeAdapter, BridgeSettings};
-use crate::proposal::local::LocalAdapter;
-use crate::proposal::mint::{Mint, SystemMint};
-use crate::proposal::raft::{RaftAdapter, RaftSettings};
-use crate::proposal::retention::{Keeper, Retention};
+use crate::proposal::bridge::connection::Connector;
+use crate::proposal::raft::RaftSettings;
 use crate::replication::replica::Replica;
 use crate::requests::store::about::Introduction;
 use crate::sockets::{RealSockets, Sockets};
 use crate::storage::disk::{Disk, RealDisk};
-use crate::storage::memory::MemoryStore;
-use crate::surface::bus::outbox::OutboxLimits;
 use crate::surface::bus::{Bus, BusSettings};
 use crate::surface::calls::{Calls, Introduce, Runtime};
-use crate::surface::http::{Health, HealthCheck};
-use crate::surface::worker::control::Control;
-use crate::surface::worker::serving::Attachment;
+use crate::surface::engine::control::ControlConnection;
+use crate::surface::engine::serving::EngineWorker;
+use crate::surface::gate::Gate;
+use crate::surface::socket::SocketLimits;
+use crate::surface::socket::outbox::OutboxLimits;
 
-/// The fs adapter keeps its feed in memory, whatever the setting says.
-const FEED_IN_MEMORY_BYTES_MAX: u64 = 16 << 20;
-
-/// What a node is started with.
+/// The settings a node is started with.
 pub struct NodeSettings {
     pub config: Config,
-    /// Reads the configuration again, for `session::on-config-change`. Without it there is nothing to read.
+    /// Reads the configuration again, for `session::on-config-change`. `None`: it cannot change.
     pub reread: Option<Reread>,
-    pub ground: Ground,
+    pub environment: Environment,
     /// The engine this node is a worker of, beside its own endpoint.
-    pub engine: Option<Arc<Control>>,
+    pub engine: Option<Arc<ControlConnection>>,
 }
 
-/// What a node of the raft adapter stands on. The program's is the machine's own; the simulation brings another.
+/// Sockets, disk, time and randomness. The program uses those of the machine; the simulation brings its own.
 #[derive(Clone)]
-pub struct Ground {
+pub struct Environment {
     pub sockets: Arc<dyn Sockets>,
     pub disk: Arc<dyn Disk>,
     pub mint: Arc<dyn Mint>,
-    /// The state is kept in memory and rebuilt from snapshot and log at every start.
+    /// The state is in memory and rebuilt from snapshot and log at every start.
     pub state_in_memory: bool,
-    /// Changes sizes and times that are no settings.
+    /// Changes sizes and times that the configuration does not have.
     pub tune: Option<Tune>,
-    /// How a bridge reaches its mains; the public SDK does where nothing else is said.
-    pub dial: Option<Arc<dyn Dial>>,
+    /// Connects a bridge to its mains; `None` for the public SDK.
+    pub dial: Option<Arc<dyn Connector>>,
 }
 
 pub type Tune = Arc<dyn Fn(RaftSettings) -> RaftSettings + Send + Sync>;
 
-impl Default for Ground {
-    fn default() -> Ground {
-        Ground {
+impl Default for Environment {
+    fn default() -> Environment {
+        Environment {
             sockets: Arc::new(RealSockets),
             disk: Arc::new(RealDisk),
             mint: Arc::new(SystemMint::default()),
@@ -95,11 +93,18 @@ impl NodeSettings {
         let mut config = Config::default();
         config.listen.set_port(0);
         config.adapter.set_data_dir(data_dir.to_owned());
-        NodeSettings { config, reread: None, ground: Ground::default(), engine: None }
+        NodeSettings { config, reread: None, environment: Environment::default(), engine: None }
     }
 }
 
-/// Why a node does not start. One line each, with what to do about it.
+/// What identifies this process, and what it says about itself.
+pub struct Process {
+    /// Random, so that a bridge recognises itself.
+    pub instance: String,
+    report: Arc<Report>,
+}
+
+/// Why a node does not start. Each text is one line and says what to do.
 #[derive(Debug)]
 pub enum StartError {
     Config(ConfigError),
@@ -109,12 +114,12 @@ pub enum StartError {
     },
     Data {
         data_dir: PathBuf,
-        why: String,
+        why: OpenError,
     },
     /// No main of a bridge can be used.
-    Main {
-        why: String,
-    },
+    Main(OpenError),
+    Credentials(SourceError),
+    Tls(TlsError),
 }
 
 impl fmt::Display for StartError {
@@ -125,7 +130,9 @@ impl fmt::Display for StartError {
                 write!(f, "cannot listen on {address}: {why}; choose another with --listen, port 0 for a free one")
             }
             StartError::Data { data_dir, why } => write!(f, "data directory {}: {why}", data_dir.display()),
-            StartError::Main { why } => f.write_str(why),
+            StartError::Main(why) => write!(f, "{why}"),
+            StartError::Credentials(error) => write!(f, "{error}"),
+            StartError::Tls(error) => write!(f, "{error}"),
         }
     }
 }
@@ -134,106 +141,48 @@ impl std::error::Error for StartError {}
 
 /// A running node.
 pub struct Node {
-    /// Where the door was opened first.
+    /// Aborted with the node.
+    _follows_files: [Option<AbortOnDropHandle<()>>; 2],
+    /// The first address of the door; a reload may change it.
     address: SocketAddr,
     core: Arc<Core>,
-    attachment: Option<Attachment>,
-}
-
-/// The place the data lives, with what is needed to close it.
-#[derive(Clone)]
-enum OpenStore {
-    Raft(Arc<RaftAdapter>),
-    Fs(Arc<LocalAdapter>),
-    Bridge(Arc<BridgeAdapter>),
-}
-
-impl OpenStore {
-    fn adapter(&self) -> Arc<dyn Adapter> {
-        match self {
-            OpenStore::Raft(adapter) => adapter.clone(),
-            OpenStore::Fs(adapter) => adapter.clone(),
-            OpenStore::Bridge(adapter) => adapter.clone(),
-        }
-    }
-
-    /// Whether this node is the one of its cluster that serves on an engine they share.
-    fn leads(&self) -> bool {
-        match self {
-            OpenStore::Raft(adapter) => adapter.replica().leads(),
-            OpenStore::Fs(_) | OpenStore::Bridge(_) => true,
-        }
-    }
-
-    /// Waits until that is no longer what it was.
-    async fn leadership_changes(&self, before: bool) {
-        match self {
-            OpenStore::Raft(adapter) => adapter.replica().leadership_changes(before).await,
-            OpenStore::Fs(_) | OpenStore::Bridge(_) => std::future::pending().await,
-        }
-    }
-
-    /// Resolves when the data cannot be served any more, with the reason.
-    async fn failed(&self) -> String {
-        match self {
-            OpenStore::Raft(adapter) => adapter.failed().await,
-            OpenStore::Fs(_) | OpenStore::Bridge(_) => std::future::pending().await,
-        }
-    }
-
-    fn health(&self) -> HealthCheck {
-        match self {
-            OpenStore::Raft(adapter) => {
-                let adapter = Arc::downgrade(adapter);
-                Arc::new(move || {
-                    let condition = adapter.upgrade().map(|adapter| adapter.replica().condition());
-                    let (role, trouble) = condition.unwrap_or(("stopped", Some("the node is stopping".to_owned())));
-                    Health { role, trouble }
-                })
-            }
-            OpenStore::Fs(_) => Arc::new(|| Health { role: "single", trouble: None }),
-            OpenStore::Bridge(adapter) => {
-                let adapter = Arc::downgrade(adapter);
-                let stopping = || Some("the node is stopping".to_owned());
-                Arc::new(move || {
-                    let trouble = adapter.upgrade().map_or_else(stopping, |adapter| adapter.trouble());
-                    Health { role: "bridge", trouble }
-                })
-            }
-        }
-    }
-
-    /// Settings of the store that change while it is open.
-    fn change(&self, config: &Config) {
-        match self {
-            OpenStore::Raft(adapter) => adapter.read_stale(config.consistency == Consistency::Local),
-            OpenStore::Fs(_) | OpenStore::Bridge(_) => {}
-        }
-    }
+    engine_worker: Option<EngineWorker>,
 }
 
 impl Node {
-    /// Opens the data, then the door: whoever connects is served.
+    /// Opens the data, then the door, so that every connection is served.
     pub async fn start(settings: NodeSettings) -> Result<Node, StartError> {
-        let NodeSettings { config, reread, ground, engine } = settings;
+        let NodeSettings { config, reread, environment, engine } = settings;
         config.validate().map_err(StartError::Config)?;
+        let credentials = Credentials::load(config.credentials()).map_err(StartError::Credentials)?;
+        let tls = config.client_tls().map(|files| ServerTls::for_clients(files, config.peer_ca.clone()));
+        let tls = tls.transpose().map_err(StartError::Tls)?;
+        for warning in report::warnings(&config) {
+            tracing::warn!("{warning}");
+        }
 
-        // 1. The data: recovered, locked, ready to commit; and the feed it publishes to.
+        // 1. The data, recovered and locked, and its feed.
         let instance = uuid::Uuid::new_v4().to_string();
-        let opened = Data::open(&config, &ground, &instance).await;
+        let report = Arc::new(Report::default());
+        report.change(&config, config.listen);
+        let process = Process { instance: instance.clone(), report };
+        let opened = Data::open(&config, &environment, &process).await;
         let data = opened.map_err(|why| match config.adapter.data_dir() {
             Some(data_dir) => StartError::Data { data_dir: data_dir.to_owned(), why },
-            None => StartError::Main { why },
+            None => StartError::Main(why),
         })?;
-        let signals = Signals::new();
+        let signals = Signals::new(process.report.clone());
         signals.watch(&data.store);
-        // 2. The functions over it.
-        let calls = Arc::new(Calls::new(runtime(&config, data.store.adapter())));
+        // 2. The functions.
+        let calls = Arc::new(Calls::new(runtime(&config, data.store.adapter.clone())));
         // 3. The bus and its port.
-        let feed = CurrentFeed::new(data.feed.clone());
-        calls.introduce_with(introduce(instance.clone(), feed.clone()));
-        let bus = Bus::new(bus_settings(&config), calls.clone(), feed.clone());
-        let door = match OpenDoor::open(&config, &ground, &bus, signals.health()).await {
+        let feed = CurrentFeed::new(data.store.feed.clone());
+        calls.introduce_with(introduce(instance.clone(), feed.clone(), &signals));
+        let gate = Gate::with_memory(calls.clone(), config.call_memory_bytes);
+        gate.set_engine_identity(engine_identity(&config));
+        let bus = Bus::new(bus_settings(&config), gate.clone(), feed.clone());
+        let entry = Entry { credentials: credentials.clone(), tls: tls.clone() };
+        let door = match OpenDoor::open(&config, &environment, &bus, &entry, &signals).await {
             Ok(door) => door,
             Err(why) => {
                 data.close().await;
@@ -241,38 +190,45 @@ impl Node {
             }
         };
         let address = door.address;
-        let core = Core::new(calls, bus, feed, signals, Origin { ground, instance }, Running { config, data, door });
+        process.report.change(&config, address);
+        let core = Core::new(
+            calls,
+            gate,
+            bus,
+            feed,
+            signals,
+            Origin { environment, process, entry },
+            Running { config, data, door },
+        );
+        let follows_certificates =
+            tls.map(|tls| AbortOnDropHandle::new(tokio::spawn(async move { tls.follow_files().await })));
+        let follows_files = (reread.is_some() || credentials.are_needed())
+            .then(|| AbortOnDropHandle::new(tokio::spawn(async move { credentials.follow_files().await })));
         if let Some(reread) = reread {
             core.reload_with(reread);
         }
-        // 4. The engine, where there is one.
-        let attachment = engine.map(|control| Attachment::start(control, core.served()));
-        Ok(Node { address, core, attachment })
+        // 4. The engine, if there is one.
+        let engine_worker = engine.map(|control| EngineWorker::start(control, core.served()));
+        Ok(Node { _follows_files: [follows_files, follows_certificates], address, core, engine_worker })
     }
 
-    /// Reads the configuration again and puts it to work. False: it was rejected, and everything is as before;
-    /// `session::config-status` tells why.
+    /// Reads the configuration again and applies it. Returns false if it was rejected and the previous one stays in
+    /// force; `session::config-status` shows the reason.
     pub async fn reload(&self) -> bool {
         self.core.calls.reload_now().await
     }
 
-    /// Where peers reach this node.
+    /// The address for peers.
     pub fn peer_addr(&self) -> Option<SocketAddr> {
-        match &self.core.running().as_ref()?.data.store {
-            OpenStore::Raft(adapter) => adapter.peer_address(),
-            OpenStore::Fs(_) | OpenStore::Bridge(_) => None,
-        }
+        self.core.running().as_ref()?.data.store.member.as_ref()?.peer_address()
     }
 
-    /// The member of a cluster this node is; `None` for one that is none.
+    /// The replica of a cluster member; `None` for the other adapters.
     pub fn replica(&self) -> Option<Arc<Replica>> {
-        match &self.core.running().as_ref()?.data.store {
-            OpenStore::Raft(adapter) => Some(adapter.share_replica()),
-            OpenStore::Fs(_) | OpenStore::Bridge(_) => None,
-        }
+        self.core.running().as_ref()?.data.store.replica().cloned()
     }
 
-    /// Where clients reach this node.
+    /// The address for clients.
     pub fn local_addr(&self) -> SocketAddr {
         self.core.running().as_ref().map_or(self.address, |running| running.door.address)
     }
@@ -282,12 +238,12 @@ impl Node {
         self.core.running().as_ref().map_or("none", |running| running.config.adapter.name())
     }
 
-    /// Where the data is; a bridge has none of its own.
+    /// The data directory; `None` for a bridge.
     pub fn data_dir(&self) -> Option<PathBuf> {
         Some(self.core.running().as_ref()?.config.adapter.data_dir()?.to_owned())
     }
 
-    /// Resolves when the node cannot go on and its process should end, with the reason.
+    /// Resolves with the reason when the node has failed and its process must end.
     pub async fn failed(&self) -> String {
         let mut failed = self.core.signals.failed.subscribe();
         match failed.wait_for(Option::is_some).await {
@@ -296,10 +252,10 @@ impl Node {
         }
     }
 
-    /// Drains: no new connections, calls under way are finished and answered, the store is closed.
+    /// Refuses new connections, finishes and answers the calls in progress, and closes the store.
     pub async fn shutdown(self) {
-        if let Some(attachment) = self.attachment {
-            attachment.shutdown().await;
+        if let Some(engine_worker) = self.engine_worker {
+            engine_worker.shutdown().await;
         }
         let running = self.core.running().take();
         if let Some(Running { config: _, data, door }) = running {
@@ -307,13 +263,22 @@ impl Node {
             self.core.signals.stop();
             data.close().await;
         }
-        self.core.retired().await;
+        self.core.all_retired().await;
     }
 }
 
-async fn ended(part: &str, task: JoinHandle<()>) {
+/// Who calls through an engine act as. The engine admitted them; it trusts everybody on its port.
+fn engine_identity(config: &Config) -> Arc<Identity> {
+    let needed = config.credentials() != Sources::default();
+    match config.engine_role.or(needed.then_some(Role::App)) {
+        Some(role) => Arc::new(Identity::new("engine", role, Proof::Configured)),
+        None => Identity::open(),
+    }
+}
+
+async fn join_task(part: &str, task: JoinHandle<()>) {
     if let Err(error) = task.await {
-        tracing::error!(part, %error, "a part of the node broke off");
+        tracing::error!(part, %error, "a task of the node has failed");
     }
 }
 
@@ -327,17 +292,18 @@ fn runtime(config: &Config, adapter: Arc<dyn Adapter>) -> Runtime {
     }
 }
 
-/// What a bridge is told of this node.
-fn introduce(instance: String, feed: Arc<CurrentFeed>) -> Introduce {
-    let clock = SystemMint::default();
+/// What this node reports to a bridge that connects.
+fn introduce(instance: String, feed: Arc<CurrentFeed>, signals: &Arc<Signals>) -> Introduce {
+    let (clock, nodes) = (signals.clock(), signals.nodes());
     Arc::new(move |after| {
         feed.read(|feed| Introduction {
             instance: instance.clone(),
             cluster: feed.cluster().name().to_owned(),
             position: feed.position().map(|position| feed.cluster().print(position)),
             oldest: feed.oldest().ok().map(|oldest| feed.cluster().print(oldest)),
-            gap: after.and_then(|after| feed.check_resume(after).err()),
-            now_ms: clock.stamp().at_ms,
+            urls: nodes().into_iter().map(|node| node.url).collect(),
+            gap: after.and_then(|after| feed.check_resume(after).err().map(|error| error.to_string())),
+            now_ms: clock(),
         })
     })
 }
@@ -345,7 +311,7 @@ fn introduce(instance: String, feed: Arc<CurrentFeed>) -> Introduce {
 fn bus_settings(config: &Config) -> BusSettings {
     let defaults = BusSettings::default();
     BusSettings {
-        message_bytes_max: config.max_message_bytes,
+        socket: SocketLimits { message_bytes_max: config.max_message_bytes, ..defaults.socket },
         outbox: OutboxLimits {
             bytes_max: config.outbound_queue_bytes,
             total_bytes_max: config.outbound_total_bytes,
@@ -355,120 +321,7 @@ fn bus_settings(config: &Config) -> BusSettings {
     }
 }
 
-/// As many as the configuration says, if the system lets us.
+/// The configured number of connections, if the system allows it.
 fn connections_max(config: &Config) -> usize {
     descriptors::make_room(config.max_connections)
-}
-
-async fn open_store(config: &Config, ground: &Ground, instance: &str) -> Result<(OpenStore, Arc<Feed>), String> {
-    data_dir::check(&*ground.disk, &config.adapter)?;
-    match &config.adapter {
-        AdapterConfig::Raft(files) => open_raft(config, ground, &files.data_dir).await,
-        AdapterConfig::Fs(files) => open_fs(files.data_dir.clone()).await,
-        AdapterConfig::Bridge(bridge) => {
-            bridge.refuse_own_address(config.listen).map_err(|error| error.0)?;
-            open_bridge(bridge, ground, instance).await
-        }
-    }
-}
-
-async fn open_raft(config: &Config, ground: &Ground, data_dir: &Path) -> Result<(OpenStore, Arc<Feed>), String> {
-    let feed = feed_of("raft");
-    // Positions name their cluster, so the feed learns it before the first commit; a node that joins, when it is invited.
-    let named = feed.clone();
-    let settings = RaftSettings {
-        peer_listen: config.peer_listen,
-        join: config.join,
-        stale_reads: config.consistency == Consistency::Local,
-        on_cluster: Some(Arc::new(move |cluster_id| named.joins(cluster_id))),
-        sockets: ground.sockets.clone(),
-        disk: ground.disk.clone(),
-        ..RaftSettings::new(data_dir, config.node_id)
-    };
-    let settings = ground.tune.as_ref().map_or(settings.clone(), |tune| tune(settings));
-    let adapter = if ground.state_in_memory {
-        RaftAdapter::start(settings, ground.mint.clone(), Arc::new(MemoryStore::new()), feed.clone()).await
-    } else {
-        RaftAdapter::open(settings, ground.mint.clone(), feed.clone()).await
-    };
-    let adapter = Arc::new(adapter.map_err(|error| why(&error, data_dir))?);
-    let history: Arc<dyn History> = adapter.clone();
-    feed.reads_from(&history);
-    Ok((OpenStore::Raft(adapter), feed))
-}
-
-async fn open_bridge(config: &BridgeConfig, ground: &Ground, instance: &str) -> Result<(OpenStore, Arc<Feed>), String> {
-    let feed = feed_of("bridge");
-    let mains = config.mains().into_iter().map(|(key, url)| Address { key, shown: shown(&url), url }).collect();
-    let timeout = Duration::from_millis(config.timeout_ms);
-    let settings = BridgeSettings { mains, timeout, instance: instance.to_owned() };
-    let sdk = || -> Arc<dyn Dial> { Arc::new(Sdk { name: format!("session-manager-bridge-{instance}") }) };
-    let dial = ground.dial.clone().unwrap_or_else(sdk);
-    // Events keep the positions of the main, so that a subscriber may resume at any edge of it.
-    let named = feed.clone();
-    let on_main = Arc::new(move |cluster: &str, position: Option<Position>| {
-        named.joins(cluster);
-        if let Some(position) = position {
-            named.starts_after(position);
-        }
-    });
-    let adapter =
-        BridgeAdapter::open(settings, dial, Arc::new(SystemMint::default()), feed.clone(), Some(on_main)).await?;
-    Ok((OpenStore::Bridge(Arc::new(adapter)), feed))
-}
-
-async fn open_fs(data_dir: PathBuf) -> Result<(OpenStore, Arc<Feed>), String> {
-    let feed = feed_of("fs");
-    let sink = feed.clone();
-    let open = move || LocalAdapter::open_jsonl(&data_dir, Arc::new(SystemMint::default()), sink);
-    let opened = tokio::task::spawn_blocking(open).await.map_err(|error| error.to_string())?;
-    let adapter = Arc::new(opened.map_err(|error| error.to_string())?);
-    let history: Arc<dyn History> = adapter.clone();
-    feed.reads_from(&history);
-    Ok((OpenStore::Fs(adapter), feed))
-}
-
-/// Who keeps the feed within its bounds; nobody where it is kept elsewhere.
-fn keeper(config: &Config, store: &OpenStore, ground: &Ground) -> Option<Keeper> {
-    let mut retention =
-        Retention { bytes_max: config.feed_retention_bytes, age_max: Duration::from_secs(config.feed_retention_secs) };
-    let mint = ground.mint.clone();
-    match store {
-        OpenStore::Raft(adapter) => {
-            let raft = adapter.replica().raft().clone();
-            let leads = Box::new(move || raft.is_leader());
-            Some(Keeper { adapter: adapter.clone(), history: adapter.clone(), leads, mint, retention })
-        }
-        OpenStore::Bridge(_) => None,
-        OpenStore::Fs(adapter) => {
-            retention.bytes_max = retention.bytes_max.min(FEED_IN_MEMORY_BYTES_MAX);
-            let leads = Box::new(|| true);
-            Some(Keeper { adapter: adapter.clone(), history: adapter.clone(), leads, mint, retention })
-        }
-    }
-}
-
-fn feed_of(cluster: &str) -> Arc<Feed> {
-    Feed::new(FeedSettings { cluster: ClusterTag::new(cluster), ..FeedSettings::default() })
-}
-
-/// The reason alone: the line it stands in names the directory already.
-fn why(error: &dyn fmt::Display, data_dir: &Path) -> String {
-    let text = error.to_string();
-    let named = format!("data directory {}: ", data_dir.display());
-    text.strip_prefix(&named).unwrap_or(&text).to_owned()
-}
-
-/// Closing waits for a writer thread, so it happens off the runtime.
-async fn close_store(store: &OpenStore) {
-    match store {
-        OpenStore::Raft(adapter) => adapter.shutdown().await,
-        OpenStore::Bridge(adapter) => adapter.close(),
-        OpenStore::Fs(adapter) => {
-            let adapter = adapter.clone();
-            if let Err(error) = tokio::task::spawn_blocking(move || adapter.close()).await {
-                tracing::error!(%error, "closing the store broke off");
-            }
-        }
-    }
 }

@@ -1,4 +1,4 @@
-//! Owns: how a process tells what it does: the log's format and level, and what a panic does to the process.
+//! Owns: logging (format and level), and what a panic does to the process.
 //! Never: decide anything about sessions.
 
 use std::fmt;
@@ -7,15 +7,15 @@ use std::process::exit;
 
 use tracing_subscriber::EnvFilter;
 
-use crate::storage::contained::is_contained;
+use crate::storage::sled::panic_guard::is_catching;
 
-/// What a node logs unless told otherwise. The consensus library narrates every heartbeat at `info`.
+/// The default log level of a node. The consensus library logs every heartbeat at `info`, so it is limited to `warn`.
 pub const DEFAULT_LEVEL: &str = "info,openraft=warn";
 
-/// What a client command logs unless told otherwise: its output is the answer, and errors are printed by the command.
+/// The default log level of a client command: it prints its answer and its errors itself.
 pub const CLIENT_LEVEL: &str = "off";
 
-/// The exit code of a process that ended on a panic, as Rust programs do.
+/// The exit code after a panic, the same as of other Rust programs.
 pub const EXIT_PANIC: i32 = 101;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum)]
@@ -27,7 +27,7 @@ pub enum LogFormat {
     Json,
 }
 
-/// The log level was not understood.
+/// The log level cannot be parsed.
 #[derive(Debug)]
 pub struct BadLevel(String);
 
@@ -37,7 +37,7 @@ impl fmt::Display for BadLevel {
     }
 }
 
-/// Logs go to stderr, so that stdout stays the answer of a command.
+/// Logs go to stderr, so that stdout holds only the answer of a command.
 pub fn start_logging(format: LogFormat, level: &str) -> Result<(), BadLevel> {
     let filter = EnvFilter::builder()
         .parse(level)
@@ -48,19 +48,19 @@ pub fn start_logging(format: LogFormat, level: &str) -> Result<(), BadLevel> {
         LogFormat::Text => log.with_target(false).try_init(),
         LogFormat::Json => log.json().flatten_event(true).with_current_span(false).try_init(),
     };
-    // A second start in one process (tests) keeps the first log.
+    // Tests start logging several times in one process. The first one stays.
     if let Err(error) = started {
-        tracing::debug!(%error, "logging was started before");
+        tracing::debug!(%error, "logging was already started");
     }
     Ok(())
 }
 
-/// A panic is a bug whose extent is unknown: the process says so and ends, and a restart recovers from disk.
-/// A node that limps on with a dead task would answer some calls and hang on others.
+/// Ends the process on a panic. A panic is a bug of unknown extent, and a node with a dead task would answer some calls
+/// and hang on others. A restart recovers from disk.
 pub fn end_process_on_panic() {
     std::panic::set_hook(Box::new(|panic| {
-        if is_contained() {
-            tracing::warn!(panic = panic.payload_as_str(), "caught");
+        if is_catching() {
+            tracing::warn!(panic = panic.payload_as_str(), "caught a panic");
             return;
         }
         let message = panic.payload_as_str().unwrap_or("no message");

@@ -1,6 +1,6 @@
-//! The generated protobuf types, one module per file in `proto/`. The only formats on wire and disk.
+//! The generated protobuf types, one module per file in `proto/`.
 //!
-//! Each stands in `v1` because generated code names other files by their package path; callers leave that out.
+//! Each module contains `v1`, because generated code refers to other files by their package path. Callers omit `v1`.
 #![allow(clippy::all, clippy::pedantic)]
 
 pub mod store {
@@ -38,7 +38,7 @@ pub mod admin {
     }
 }
 
-/// Not ours: what `bench` asks of etcd.
+/// The API of etcd, for `bench`. Not one of our formats.
 pub mod etcd {
     tonic::include_proto!("etcdserverpb");
 }

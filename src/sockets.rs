@@ -1,5 +1,5 @@
-//! Owns: the sockets a node listens on and dials, behind a trait, so that the simulation can bring its own network.
-//! Never: what is said over them.
+//! Owns: the sockets a node listens on and connects to, behind a trait, so that the simulation can replace the network.
+//! Never: what is sent over them.
 
 use std::io;
 use std::net::SocketAddr;
@@ -9,7 +9,7 @@ use futures::future::BoxFuture;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 
-/// One connection, either way.
+/// One connection, accepted or opened.
 pub trait Socket: AsyncRead + AsyncWrite + Send + Unpin + 'static {}
 
 impl<S: AsyncRead + AsyncWrite + Send + Unpin + 'static> Socket for S {}
@@ -18,22 +18,22 @@ pub type Stream = Box<dyn Socket>;
 
 /// A network.
 pub trait Sockets: Send + Sync + 'static {
-    /// Takes a port: `host:port`, port 0 for a free one.
+    /// Listens on `host:port`. Port 0 picks a free one.
     fn listen<'a>(&'a self, address: &'a str) -> BoxFuture<'a, io::Result<Box<dyn Listening>>>;
 
     /// Connects to `host:port`.
     fn connect(&self, address: String) -> BoxFuture<'static, io::Result<Stream>>;
 }
 
-/// A port that is taken.
+/// An open listener.
 pub trait Listening: Send + Sync + 'static {
-    /// Where others reach it.
+    /// The address that others connect to.
     fn address(&self) -> io::Result<SocketAddr>;
 
     fn accept(&self) -> BoxFuture<'_, io::Result<(Stream, SocketAddr)>>;
 }
 
-/// The machine's own network. Messages are small and waited for, so none is delayed to be joined with the next.
+/// The network of the operating system. Nagle's algorithm is off, because messages are small and peers wait for them.
 #[derive(Debug, Default, Clone, Copy)]
 pub struct RealSockets;
 
@@ -47,7 +47,7 @@ impl Sockets for RealSockets {
     }
 
     fn connect(&self, address: String) -> BoxFuture<'static, io::Result<Stream>> {
-        async move { Ok(undelayed(TcpStream::connect(address).await?)) }.boxed()
+        async move { Ok(without_delay(TcpStream::connect(address).await?)) }.boxed()
     }
 }
 
@@ -59,14 +59,14 @@ impl Listening for TcpListener {
     fn accept(&self) -> BoxFuture<'_, io::Result<(Stream, SocketAddr)>> {
         async move {
             let (stream, peer) = TcpListener::accept(self).await?;
-            Ok((undelayed(stream), peer))
+            Ok((without_delay(stream), peer))
         }
         .boxed()
     }
 }
 
-fn undelayed(stream: TcpStream) -> Stream {
-    // Where this cannot be set, all still works.
+fn without_delay(stream: TcpStream) -> Stream {
+    // Without it everything still works, only slower.
     let _ = stream.set_nodelay(true);
     Box::new(stream)
 }

@@ -1,12 +1,13 @@
-//! Owns: `--manifest`. Reads nothing, writes nothing but its one answer.
+//! Owns: `--manifest`: what this worker is, as JSON. Never: a file or a connection.
 
 use std::process::ExitCode;
 
 use serde_json::{Value, json};
 
+use super::error::CliError;
 use crate::config::Config;
 
-/// Where a release runs: what the tests of this repository are expected to pass on.
+/// The targets that releases are built for.
 const SUPPORTED_TARGETS: [&str; 5] = [
     "aarch64-apple-darwin",
     "aarch64-unknown-linux-gnu",
@@ -25,9 +26,9 @@ fn manifest() -> Value {
     })
 }
 
-pub fn print() -> ExitCode {
+pub fn print() -> Result<ExitCode, CliError> {
     println!("{:#}", manifest());
-    ExitCode::SUCCESS
+    Ok(ExitCode::SUCCESS)
 }
 
 #[cfg(test)]

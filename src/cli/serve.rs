@@ -9,108 +9,164 @@ use std::sync::Arc;
 use clap::Args;
 use futures::FutureExt;
 
+use super::connect::trust;
+use super::error::CliError;
+use super::log_to_stderr;
+use super::signals::wait_for_signal;
 use super::source::Source;
-use super::{EXIT_FAILED, EXIT_UNUSABLE, fail};
-use crate::config::{AdapterConfig, Config, ConfigError, DataDir};
-use crate::node::{Ground, Node, NodeSettings, Reread};
-use crate::observe::{DEFAULT_LEVEL, LogFormat, end_process_on_panic, start_logging};
-use crate::surface::worker::control::Control;
-use crate::surface::worker::{EngineSettings, Sharing};
+use crate::config::{AdapterConfig, BridgeConfig, Config, ConfigError, DataDir};
+use crate::node::{Environment, Node, NodeSettings, Reread};
+use crate::observe::{DEFAULT_LEVEL, LogFormat, end_process_on_panic};
+use crate::surface::engine::control::ControlConnection;
+use crate::surface::engine::{EngineSettings, Sharing};
+
+const ABOUT: &str = "\
+Run a node (the default when no subcommand is given).
+
+The node accepts iii SDKs (WebSocket), HTTP and gRPC on one port. Alone it is a cluster of one; with --peer-listen \
+other nodes can join. Settings come from --config; arguments override them.";
 
 const EXAMPLES: &str = "\
 Examples:
   session-manager serve
   session-manager serve --listen 127.0.0.1:50000 --data-dir /var/lib/session-manager
   session-manager serve --config session-manager.yaml --log-format json
-  session-manager serve --adapter fs
+  session-manager serve --adapter fs                     one JSONL file per session, not replicated
   session-manager serve --listen 127.0.0.1:0 --port-file port
+  session-manager serve --node-id 2 --peer-listen 127.0.0.1:49402 --join --data-dir node-2
+  session-manager serve --listen 0.0.0.0:49134 --token-file tokens --tls-cert node-1.pem --tls-key node-1.key
+  session-manager serve --url ws://127.0.0.1:49134       attach to a running iii engine
 
-SIGTERM and Ctrl-C finish the calls under way, close the store and exit 0; a second signal exits at once.
-Exit code 2: bad configuration, a busy port, or a data directory that is in use or not one of ours.";
+SIGTERM and Ctrl-C finish the calls in progress, close the store and exit 0. A second signal exits at once. SIGHUP
+reloads the configuration. Exit code 2: bad configuration, a busy port, or a data directory that is locked or not ours.";
 
 /// Run a node (the default)
 #[derive(Debug, Args)]
-#[command(after_help = EXAMPLES)]
+#[command(long_about = ABOUT, after_help = EXAMPLES)]
 pub struct ServeArgs {
-    /// Where to listen, for SDKs and HTTP alike; port 0 picks a free one [default: 127.0.0.1:49134]
-    #[arg(long, value_name = "ADDRESS")]
+    /// Address for clients, HOST:PORT; beyond loopback it needs TLS and credentials; port 0 picks a free port [default: 127.0.0.1:49134]
+    #[arg(long, value_name = "ADDRESS", help_heading = "Address and data")]
     listen: Option<SocketAddr>,
 
-    /// Where the data is [default: ./data]
-    #[arg(long, value_name = "DIR")]
+    /// Directory for the data [default: ./data]
+    #[arg(long, value_name = "DIR", help_heading = "Address and data")]
     data_dir: Option<PathBuf>,
 
-    /// Settings, in YAML; the other arguments override them
-    #[arg(long, value_name = "FILE", env = "III_CONFIG")]
-    config: Option<PathBuf>,
-
-    /// What keeps the data [default: raft]
-    #[arg(long, value_enum)]
+    /// Which storage to use [default: raft]
+    #[arg(long, value_enum, help_heading = "Address and data")]
     adapter: Option<AdapterName>,
 
-    /// Which member of its cluster this node is [default: 1]
-    #[arg(long, value_name = "ID")]
+    /// Settings in YAML; arguments override them
+    #[arg(long, value_name = "FILE", env = "III_CONFIG", help_heading = "Address and data")]
+    config: Option<PathBuf>,
+
+    /// Id of this node in its cluster, from 1 on; fixed for the life of the data directory [default: 1]
+    #[arg(long, value_name = "ID", help_heading = "Cluster")]
     node_id: Option<u64>,
 
-    /// Where the other nodes reach this one; port 0 picks a free one [default: nowhere, the node stays alone]
-    #[arg(long, value_name = "ADDRESS")]
+    /// Address for the other nodes and for `session-manager cluster`, HOST:PORT; beyond loopback it needs --peer-ca; port 0 picks
+    /// a free port
+    /// [default: none, no other node can join]
+    #[arg(long, value_name = "ADDRESS", help_heading = "Cluster")]
     peer_listen: Option<SocketAddr>,
 
-    /// Wait to be invited by a cluster, if the data directory is empty, instead of founding one
-    #[arg(long)]
+    /// File with the tokens of callers (see `session-manager token create`); with it, every caller needs a token
+    #[arg(long, value_name = "FILE", help_heading = "Access")]
+    token_file: Option<PathBuf>,
+
+    /// Certificate chain of the client port, in PEM; with it, the port speaks TLS
+    #[arg(long, value_name = "FILE", help_heading = "Access")]
+    tls_cert: Option<PathBuf>,
+
+    /// Private key of --tls-cert, in PEM
+    #[arg(long, value_name = "FILE", help_heading = "Access")]
+    tls_key: Option<PathBuf>,
+
+    /// Authority of the cluster, in PEM; with it, peers and operators need certificates of this authority
+    #[arg(long, value_name = "FILE", help_heading = "Access")]
+    peer_ca: Option<PathBuf>,
+
+    /// Certificate of this node for its peers, in PEM [default: --tls-cert]
+    #[arg(long, value_name = "FILE", help_heading = "Access")]
+    peer_cert: Option<PathBuf>,
+
+    /// Private key of --peer-cert, in PEM [default: --tls-key]
+    #[arg(long, value_name = "FILE", help_heading = "Access")]
+    peer_key: Option<PathBuf>,
+
+    /// Listen beyond loopback without credentials: everybody who reaches the port may do everything
+    #[arg(long, help_heading = "Access")]
+    insecure_no_auth: bool,
+
+    /// Listen beyond loopback without TLS: everybody on the way reads tokens and messages
+    #[arg(long, help_heading = "Access")]
+    insecure_no_tls: bool,
+
+    /// Address of this node for its peers, HOST:PORT, if it differs from --peer-listen; a name is resolved at every
+    /// connect
+    #[arg(long, value_name = "ADDRESS", help_heading = "Cluster")]
+    peer_advertise: Option<String>,
+
+    /// URL of this node for clients, such as wss://node-1.example:49134; members tell it to clients and bridges
+    /// [default: the address in --listen]
+    #[arg(long, value_name = "URL", help_heading = "Cluster")]
+    advertise: Option<String>,
+
+    /// With an empty data directory, wait until a cluster adds this node, instead of founding a new cluster
+    #[arg(long, help_heading = "Cluster")]
     join: bool,
 
-    /// Attach to the iii engine at this address as a worker, beside the node's own endpoint
-    #[arg(long, value_name = "URL", env = "III_URL")]
+    /// Attach to the iii engine at this address as a worker: ws://HOST:PORT. The node's own port stays open
+    #[arg(long, value_name = "URL", env = "III_URL", help_heading = "iii engine")]
     url: Option<String>,
 
-    /// Where on the engine the functions are registered [default: the engine's default]
-    #[arg(long, value_name = "NAME", env = "III_NAMESPACE")]
+    /// Namespace on the engine for the functions of this node [default: the engine's default]
+    #[arg(long, value_name = "NAME", env = "III_NAMESPACE", help_heading = "iii engine")]
     namespace: Option<String>,
 
-    /// The name of this worker on the engine, no other may have it [default: session-manager with the node's id and a
-    /// random end]
-    #[arg(long, value_name = "NAME", env = "III_WORKER_NAME")]
+    /// Name of this worker on the engine; must be unique there [default: session-manager-NODE_ID-RANDOM]
+    #[arg(long, value_name = "NAME", env = "III_WORKER_NAME", help_heading = "iii engine")]
     worker_name: Option<String>,
 
-    /// Whether other replicas of the cluster are on the same engine: then only the leader serves there
-    #[arg(long, value_enum, default_value_t)]
+    /// Whether the nodes of the cluster share one engine
+    #[arg(long, value_enum, default_value_t, help_heading = "iii engine")]
     engine: EngineUse,
 
     /// Write the port to this file once the node listens
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", help_heading = "Process and logs")]
     port_file: Option<PathBuf>,
 
-    /// Stop when standard input ends, as it does when the process that holds its other end is gone
-    #[arg(long)]
+    /// Stop when standard input is closed, which happens when the parent process exits
+    #[arg(long, help_heading = "Process and logs")]
     exit_with_parent: bool,
 
-    #[arg(long, value_enum, default_value_t)]
+    /// Format of the log on stderr
+    #[arg(long, value_enum, default_value_t, help_heading = "Process and logs")]
     log_format: LogFormat,
 
-    /// What to log, as in `debug` or `info,session_manager::surface=debug`
-    #[arg(long, env = "RUST_LOG", default_value = DEFAULT_LEVEL)]
+    /// What to log: error, warn, info, debug or trace, also per module, as in `info,session_manager::surface=debug`
+    #[arg(long, env = "RUST_LOG", default_value = DEFAULT_LEVEL, help_heading = "Process and logs")]
     log_level: String,
 }
 
 #[derive(Debug, Clone, Copy, Default, clap::ValueEnum)]
 enum EngineUse {
-    /// The leader serves on the engine, the other replicas stand by
+    /// All nodes attach to one engine; only the leader serves there and the others stand by
     #[default]
     Shared,
-    /// Each replica has an engine of its own and serves on it, whether it leads or not
+    /// Each node attaches to its own engine and serves there, leader or not
     Own,
 }
 
 #[derive(Debug, Clone, Copy, clap::ValueEnum)]
 enum AdapterName {
-    /// A replicated log and its state; a single node is a cluster of one
+    /// A replicated log with snapshots; a single node is a cluster of one
     Raft,
-    /// One JSONL file per session, one process
+    /// One JSONL file per session, not replicated
     Fs,
 }
 
-/// What the arguments say over the configuration file, now and at every reload.
+/// Settings given as arguments. They override the configuration file at the start and at every reload.
 #[derive(Debug)]
 struct Overrides {
     listen: Option<SocketAddr>,
@@ -119,12 +175,68 @@ struct Overrides {
     node_id: Option<u64>,
     peer_listen: Option<SocketAddr>,
     join: bool,
-    /// The port an engine has by default is the one a node listens on by default.
+    access: Access,
+    /// An engine and a node have the same default port. On an engine's machine the node therefore takes a free one.
     on_an_engine: bool,
 }
 
+/// The arguments about access.
+#[derive(Debug)]
+struct Access {
+    token_file: Option<PathBuf>,
+    tls_cert: Option<PathBuf>,
+    tls_key: Option<PathBuf>,
+    peer_ca: Option<PathBuf>,
+    peer_cert: Option<PathBuf>,
+    peer_key: Option<PathBuf>,
+    peer_advertise: Option<String>,
+    advertise: Option<String>,
+    insecure_no_auth: bool,
+    insecure_no_tls: bool,
+}
+
+impl Access {
+    fn take(args: &mut ServeArgs) -> Access {
+        Access {
+            token_file: args.token_file.take(),
+            tls_cert: args.tls_cert.take(),
+            tls_key: args.tls_key.take(),
+            peer_ca: args.peer_ca.take(),
+            peer_cert: args.peer_cert.take(),
+            peer_key: args.peer_key.take(),
+            peer_advertise: args.peer_advertise.take(),
+            advertise: args.advertise.take(),
+            insecure_no_auth: args.insecure_no_auth,
+            insecure_no_tls: args.insecure_no_tls,
+        }
+    }
+
+    fn apply(&self, config: &mut Config) {
+        for (given, setting) in [
+            (&self.token_file, &mut config.token_file),
+            (&self.tls_cert, &mut config.tls_cert),
+            (&self.tls_key, &mut config.tls_key),
+            (&self.peer_ca, &mut config.peer_ca),
+            (&self.peer_cert, &mut config.peer_cert),
+            (&self.peer_key, &mut config.peer_key),
+        ] {
+            if given.is_some() {
+                setting.clone_from(given);
+            }
+        }
+        if self.peer_advertise.is_some() {
+            config.peer_advertise.clone_from(&self.peer_advertise);
+        }
+        if self.advertise.is_some() {
+            config.advertise.clone_from(&self.advertise);
+        }
+        config.insecure_no_auth |= self.insecure_no_auth;
+        config.insecure_no_tls |= self.insecure_no_tls;
+    }
+}
+
 impl Overrides {
-    fn over(&self, mut config: Config) -> Result<Config, ConfigError> {
+    fn apply(&self, mut config: Config) -> Result<Config, ConfigError> {
         if let Some(listen) = self.listen {
             config.listen = listen;
         } else if self.on_an_engine && config.listen == Config::default().listen {
@@ -140,48 +252,54 @@ impl Overrides {
         }
         if let Some(data_dir) = &self.data_dir {
             if config.adapter.data_dir().is_none() {
-                return Err(ConfigError("--data-dir: a bridge keeps no data, leave it out".to_owned()));
+                return Err(ConfigError::key("--data-dir", "a bridge stores no data", "leave out this argument"));
             }
             config.adapter.set_data_dir(data_dir.clone());
         }
         config.node_id = self.node_id.unwrap_or(config.node_id);
         config.peer_listen = self.peer_listen.or(config.peer_listen);
         config.join |= self.join;
+        self.access.apply(&mut config);
         config.validate()?;
         Ok(config)
     }
 }
 
-pub fn run(args: ServeArgs) -> ExitCode {
-    if let Err(error) = start_logging(args.log_format, &args.log_level) {
-        return fail(EXIT_UNUSABLE, error);
-    }
+pub fn run(args: ServeArgs) -> Result<ExitCode, CliError> {
+    log_to_stderr(args.log_format, &args.log_level)?;
     end_process_on_panic();
-    use_small_pages();
-    let runtime =
-        match tokio::runtime::Builder::new_multi_thread().worker_threads(worker_threads()).enable_all().build() {
-            Ok(runtime) => runtime,
-            Err(error) => return fail(EXIT_UNUSABLE, error),
-        };
-    runtime.block_on(serve(args))
+    disable_huge_pages();
+    trust_main(args.config.as_deref())?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(worker_threads()).enable_all().build();
+    runtime.map_err(CliError::Runtime)?.block_on(serve(args))
 }
 
-/// Buffers of a megabyte come and go with every flush; the kernel clearing two megabytes for each of them took a sixth of
-/// all processor time under load. It concerns this process and its children only.
-fn use_small_pages() {
+/// The authority of a bridge's main must be set before the first thread starts. The settings are read again later.
+fn trust_main(file: Option<&Path>) -> Result<(), CliError> {
+    if let Some(file) = file
+        && let AdapterConfig::Bridge(BridgeConfig { ca: Some(ca), .. }) = Config::load(file)?.adapter
+    {
+        trust(&ca);
+    }
+    Ok(())
+}
+
+/// Every flush allocates and frees buffers of a megabyte. With huge pages the kernel clears two megabytes for each,
+/// which took a sixth of the CPU time under load. This affects only this process and its children.
+fn disable_huge_pages() {
     #[cfg(target_os = "linux")]
     if let Err(error) = rustix::thread::disable_transparent_huge_pages(true) {
-        tracing::debug!(%error, "huge pages stay as the system has them");
+        tracing::debug!(%error, "transparent huge pages cannot be disabled");
     }
 }
 
-/// The log and the state are written by threads of their own: one processor is left to them. On two processors, three
-/// nodes with one worker each took a seventh less time for a single write than with two, and cost less under load.
+/// The log and the state have writer threads of their own, so one core is left to them. On two cores, three nodes with
+/// one worker each took a seventh less time for a single write than with two workers, and less CPU under load.
 fn worker_threads() -> usize {
     std::thread::available_parallelism().map_or(1, |processors| processors.get().saturating_sub(1).max(1))
 }
 
-async fn serve(mut args: ServeArgs) -> ExitCode {
+async fn serve(mut args: ServeArgs) -> Result<ExitCode, CliError> {
     let overrides = Overrides {
         listen: args.listen,
         data_dir: args.data_dir.take(),
@@ -189,70 +307,66 @@ async fn serve(mut args: ServeArgs) -> ExitCode {
         node_id: args.node_id,
         peer_listen: args.peer_listen,
         join: args.join,
+        access: Access::take(&mut args),
         on_an_engine: args.url.is_some(),
     };
-    let mut source = Source::new(args.config.take(), Box::new(move |config| overrides.over(config)));
-    let engine = match attach(&args, &mut source).await {
-        Ok(engine) => engine,
-        Err(error) => return fail(EXIT_UNUSABLE, error),
-    };
+    let mut source = Source::new(args.config.take(), Box::new(move |config| overrides.apply(config)));
+    let engine = attach(&args, &mut source).await?;
     let source = Arc::new(source);
-    let config = match source.read().await {
-        Ok(config) => config,
-        Err(error) => return fail(EXIT_UNUSABLE, error),
-    };
-    let again = source.clone();
+    let config = source.read().await?;
+    let on_reload = source.clone();
     let reread: Reread = Arc::new(move || {
-        let again = again.clone();
-        async move { again.read().await }.boxed()
+        let source = on_reload.clone();
+        async move { source.read().await }.boxed()
     });
-    let started = Node::start(NodeSettings { config, reread: Some(reread), ground: Ground::default(), engine }).await;
-    let node = match started {
-        Ok(node) => node,
-        Err(error) => return fail(EXIT_UNUSABLE, error),
-    };
-    let address = node.local_addr();
-    let data_dir = node.data_dir().map_or_else(|| "at the main".to_owned(), |data_dir| absolute(&data_dir));
-    tracing::info!(%address, data_dir, adapter = node.adapter(), version = env!("CARGO_PKG_VERSION"), "listening");
-    if args.log_format == LogFormat::Text {
-        introduce(address, &data_dir, node.adapter());
-    }
-    if let Some(peers) = node.peer_addr() {
-        tracing::info!(address = %peers, "peers reach this node");
-    }
-    if let Some(file) = &args.port_file
-        && let Err(error) = write_port(file, address.port())
-    {
+    let settings = NodeSettings { config, reread: Some(reread), environment: Environment::default(), engine };
+    let node = Node::start(settings).await?;
+    if let Err(error) = announce(&node, &args) {
         node.shutdown().await;
-        return fail(EXIT_UNUSABLE, format!("writing the port to {}: {error}", file.display()));
+        return Err(error);
     }
     let failure = tokio::select! {
         () = wait_for_signal() => None,
         () = parent_gone(args.exit_with_parent) => None,
         why = node.failed() => Some(why),
-        () = source.keep_up(&node) => None,
+        () = source.reload_on_change(&node) => None,
     };
     if let Some(why) = failure {
-        return fail(EXIT_FAILED, format!("the node cannot go on, restart it: {why}"));
+        return Err(CliError::NodeFailed(why.to_string()));
     }
-    tracing::info!("stopping: finishing the calls under way; a second signal exits at once");
+    tracing::info!("stopping: finishing the calls in progress; a second signal exits at once");
     tokio::spawn(async {
         wait_for_signal().await;
-        tracing::warn!("a second signal: exiting at once");
+        tracing::warn!("second signal: exiting at once");
         exit(1);
     });
     node.shutdown().await;
     tracing::info!("stopped");
-    ExitCode::SUCCESS
+    Ok(ExitCode::SUCCESS)
 }
 
-/// Connects to the engine, if there is to be one, and finds out whether it keeps the settings. Those of the file are
-/// read first: what is wrong with them is wrong without an engine too.
-async fn attach(args: &ServeArgs, source: &mut Source) -> Result<Option<Arc<Control>>, String> {
-    let config = source.read().await.map_err(|error| error.to_string())?;
+/// Logs, prints and writes to `--port-file` where the node listens.
+fn announce(node: &Node, args: &ServeArgs) -> Result<(), CliError> {
+    let address = node.local_addr();
+    let data_dir = node.data_dir().map_or_else(|| "at the main".to_owned(), |data_dir| absolute(&data_dir));
+    tracing::info!(%address, data_dir, adapter = node.adapter(), version = env!("CARGO_PKG_VERSION"), "listening");
+    if args.log_format == LogFormat::Text {
+        print_welcome(address, &data_dir, node.adapter());
+    }
+    if let Some(peers) = node.peer_addr() {
+        tracing::info!(address = %peers, "listening for peers");
+    }
+    let Some(file) = &args.port_file else { return Ok(()) };
+    write_port(file, address.port()).map_err(|why| CliError::PortFile { file: file.clone(), why })
+}
+
+/// Connects to the engine that `--url` names, and switches to its configuration worker if it has one. The file is read
+/// first, so that an error in it is reported whether or not the engine can be reached.
+async fn attach(args: &ServeArgs, source: &mut Source) -> Result<Option<Arc<ControlConnection>>, CliError> {
+    let config = source.read().await?;
     let Some(settings) = args.engine_settings(&config) else { return Ok(None) };
-    let control = Control::connect(settings).await?;
-    source.store_at(&control).await.map_err(|error| error.to_string())?;
+    let control = ControlConnection::open(settings).await.map_err(|error| CliError::Engine(error.to_string()))?;
+    source.use_engine(&control).await?;
     Ok(Some(control))
 }
 
@@ -271,8 +385,8 @@ impl ServeArgs {
     }
 }
 
-/// What a newcomer needs to know, in the order they need it.
-fn introduce(address: SocketAddr, data_dir: &str, adapter: &str) {
+/// What a first-time user needs to know.
+fn print_welcome(address: SocketAddr, data_dir: &str, adapter: &str) {
     eprintln!("session-manager {} listens on {address}", env!("CARGO_PKG_VERSION"));
     eprintln!("  data   {data_dir} ({adapter} adapter)");
     eprintln!("  curl   curl -d '{{\"title\": \"Hello\"}}' http://{address}/v1/call/session::create");
@@ -283,47 +397,25 @@ fn absolute(path: &Path) -> String {
     std::path::absolute(path).unwrap_or_else(|_| path.to_owned()).display().to_string()
 }
 
-/// Whole or not at all: whoever waits for the file never reads half a number.
+/// Writes a temporary file and renames it, so that a reader never sees half a number.
 fn write_port(file: &Path, port: u16) -> std::io::Result<()> {
-    let beside = file.with_extension("tmp");
-    let mut written = std::fs::File::create(&beside)?;
+    let temporary = file.with_extension("tmp");
+    let mut written = std::fs::File::create(&temporary)?;
     writeln!(written, "{port}")?;
     drop(written);
-    std::fs::rename(beside, file)
+    std::fs::rename(temporary, file)
 }
 
-/// Resolves when nothing can come from standard input any more; never, when nobody asked.
+/// Resolves when standard input is closed. Never resolves without `watch`.
 async fn parent_gone(watch: bool) {
     if !watch {
         return std::future::pending().await;
     }
-    let (gone, told) = tokio::sync::oneshot::channel();
-    // A thread of its own: a read of standard input cannot be cancelled, and must not hold up the end of the process.
+    let (closed, closing) = tokio::sync::oneshot::channel();
+    // A plain thread: a blocking read of standard input cannot be cancelled and would delay the end of the runtime.
     std::thread::spawn(move || {
         let _ = std::io::copy(&mut std::io::stdin().lock(), &mut std::io::sink());
-        let _ = gone.send(());
+        let _ = closed.send(());
     });
-    let _ = told.await;
-}
-
-#[cfg(unix)]
-pub async fn wait_for_signal() {
-    use tokio::signal::unix::{SignalKind, signal};
-    match signal(SignalKind::terminate()) {
-        Ok(mut terminate) => {
-            tokio::select! {
-                _ = terminate.recv() => {}
-                _ = tokio::signal::ctrl_c() => {}
-            }
-        }
-        Err(error) => {
-            tracing::warn!(%error, "SIGTERM cannot be caught; Ctrl-C still stops the node");
-            let _ = tokio::signal::ctrl_c().await;
-        }
-    }
-}
-
-#[cfg(not(unix))]
-pub async fn wait_for_signal() {
-    let _ = tokio::signal::ctrl_c().await;
+    let _ = closing.await;
 }

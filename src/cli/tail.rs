@@ -1,51 +1,60 @@
-//! Owns: `session-manager tail`. Watches the events of a running node and prints what arrives; when the connection breaks
-//! it goes on after the last one it printed.
+//! Owns: `session-manager tail`: prints the events of a running node. After a broken connection it resumes behind the
+//! last event that it printed.
 
 use std::io::Write;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;
+use hyper_util::rt::TokioIo;
 use serde_json::{Value, json};
-use tonic::transport::{Channel, Endpoint};
+use tokio::net::TcpStream;
+use tonic::metadata::{Ascii, MetadataValue};
+use tonic::service::Interceptor;
+use tonic::service::interceptor::InterceptedService;
+use tonic::transport::{Channel, Endpoint, Uri};
 use tonic::{Code, Status};
 
+use super::client_runtime;
 use super::connect::NodeUrl;
-use super::{EXIT_UNUSABLE, client_runtime, fail};
+use super::error::CliError;
+use crate::access::tls::ClientTls;
 use crate::proto::watch::events_client::EventsClient;
 use crate::proto::watch::watch_response::What;
 use crate::proto::watch::{Event, WatchRequest};
 
+const ABOUT: &str = "\
+Print the events of a running node as they happen, one JSON object per line: type, position, seq, payload.
+
+After a broken connection it reconnects and resumes behind the last event that it printed. Ctrl-C stops it.";
+
 const EXAMPLES: &str = "\
 Examples:
   session-manager tail
-  session-manager tail --session s_0199... --type message-added
-  session-manager tail --from oldest                  what is kept, then what happens
-  session-manager tail --from 3f0c….0.4711.0          what came after that event, then what happens
-  session-manager tail | jq -r 'select(.type == \"session::message-added\") | .payload.message.content[].text'
-
-Prints one JSON line per event: type, position, seq, payload. When the connection breaks it reconnects and goes on after
-the last event it printed. Ctrl-C ends it.";
+  session-manager tail --session s_0199... --type message-added --type message-updated
+  session-manager tail --from oldest            every event that is still kept, then new ones
+  session-manager tail --from 3f0c….0.4711.0    every event after this position, then new ones
+  session-manager tail | jq -r 'select(.type == \"session::message-added\") | .payload.message.content[].text'";
 
 /// A node that restarts is back within seconds.
-const AGAIN_AFTER: Duration = Duration::from_millis(500);
+const RECONNECT_AFTER: Duration = Duration::from_millis(500);
 const CONNECT_MAX: Duration = Duration::from_secs(5);
-/// A node that is gone without a word is found out by this.
+/// Detects a node that vanished without closing the connection.
 const KEEP_ALIVE: Duration = Duration::from_secs(20);
 
 /// Print the events of a running node as they happen
 #[derive(Debug, Args)]
-#[command(after_help = EXAMPLES)]
+#[command(long_about = ABOUT, after_help = EXAMPLES)]
 pub struct TailArgs {
-    /// Only the events of this session
+    /// Print only events of this session
     #[arg(long, value_name = "ID")]
     session: Option<String>,
 
-    /// Only events of this type, such as message-added; may be given several times
+    /// Print only events of this type, such as message-added; repeat the flag for several types
     #[arg(long = "type", value_name = "TYPE")]
     types: Vec<String>,
 
-    /// Begin after the event at this position, as `position` names it, or with `oldest`
+    /// Start after this position (the `position` of an event), or with `oldest` [default: new events only]
     #[arg(long, value_name = "POSITION")]
     from: Option<String>,
 
@@ -53,23 +62,22 @@ pub struct TailArgs {
     node: NodeUrl,
 }
 
-pub fn run(args: TailArgs) -> ExitCode {
-    let runtime = match client_runtime() {
-        Ok(runtime) => runtime,
-        Err(error) => return fail(EXIT_UNUSABLE, error),
-    };
-    runtime.block_on(async {
+pub fn run(args: TailArgs) -> Result<ExitCode, CliError> {
+    args.node.trust_ca();
+    client_runtime()?.block_on(async {
         tokio::select! {
-            ended = follow(args) => ended.map_or_else(|why| fail(EXIT_UNUSABLE, why), |()| ExitCode::SUCCESS),
-            _ = tokio::signal::ctrl_c() => ExitCode::SUCCESS,
+            ended = follow(args) => ended.map(|()| ExitCode::SUCCESS),
+            _ = tokio::signal::ctrl_c() => Ok(ExitCode::SUCCESS),
         }
     })
 }
 
-/// Follows the feed until nobody reads the output any more. `Err`: it cannot, in words.
-async fn follow(args: TailArgs) -> Result<(), String> {
-    let url = &args.node.url;
-    let mut client = EventsClient::new(channel(url)?).max_decoding_message_size(usize::MAX);
+/// Follows the feed until the reader of the output closes it.
+async fn follow(args: TailArgs) -> Result<(), CliError> {
+    let token = args.node.token()?;
+    let channel = channel(&args.node)?;
+    let url = args.node.url;
+    let mut client = EventsClient::with_interceptor(channel, Bearer::of(token)).max_decoding_message_size(usize::MAX);
     let mut request = WatchRequest {
         session_id: args.session.unwrap_or_default(),
         types: args.types,
@@ -80,23 +88,21 @@ async fn follow(args: TailArgs) -> Result<(), String> {
     loop {
         match watch(&mut client, &mut request, &mut connected).await {
             Ok(()) => return Ok(()),
-            Err(status) if matches!(status.code(), Code::InvalidArgument | Code::OutOfRange) => {
-                return Err(status.message().to_owned());
+            Err(status) if is_final(status.code()) => {
+                return Err(CliError::WatchRefused(status.message().to_owned()));
             }
-            Err(status) if status.code() == Code::Unimplemented => {
-                return Err(format!("{url} has no feed to watch: give the address of a session-manager node"));
-            }
+            Err(status) if status.code() == Code::Unimplemented => return Err(CliError::NoFeed { url }),
             Err(status) if !connected => {
-                return Err(format!("cannot reach {url}: {}; is a node running there?", status.message()));
+                return Err(CliError::Unreachable { url, why: status.message().to_owned() });
             }
-            Err(_) => tokio::time::sleep(AGAIN_AFTER).await,
+            Err(_) => tokio::time::sleep(RECONNECT_AFTER).await,
         }
     }
 }
 
-/// One connection. `Ok`: nobody reads the output any more.
+/// Prints the events of one connection. `Ok`: the reader of the output closed it.
 async fn watch(
-    client: &mut EventsClient<Channel>,
+    client: &mut EventsClient<InterceptedService<Channel, Bearer>>,
     request: &mut WatchRequest,
     connected: &mut bool,
 ) -> Result<(), Status> {
@@ -112,11 +118,18 @@ async fn watch(
             }
             Some(What::Begun(place) | What::Progress(place)) => request.after = place.position,
             Some(What::Lagged(_)) => {
-                eprintln!("session-manager: the output is slow; updates that were replaced meanwhile are left out");
+                eprintln!("session-manager: the output is slow; catching up");
+            }
+            Some(What::Skipped(skipped)) => {
+                eprintln!(
+                    "session-manager: the output is slow: events {} to {} of session {} are skipped, newer ones replaced \
+                     them",
+                    skipped.first_seq, skipped.last_seq, skipped.session_id
+                );
             }
             Some(What::Compacted(place)) => {
                 eprintln!(
-                    "session-manager: events were dropped before they could be printed; on after {}",
+                    "session-manager: the output is too slow: events were discarded; continuing after {}",
                     place.position
                 );
             }
@@ -126,14 +139,55 @@ async fn watch(
     Err(Status::unavailable("the node ended the stream"))
 }
 
-/// The node's port speaks gRPC beside the bus, so the bus's address will do.
-fn channel(url: &str) -> Result<Channel, String> {
-    let address = url.strip_prefix("ws://").or_else(|| url.strip_prefix("http://"));
-    let address = address.ok_or_else(|| format!("{url}: the URL must begin with ws:// or http://"))?;
+/// Whether a retry would get the same answer.
+fn is_final(code: Code) -> bool {
+    matches!(code, Code::InvalidArgument | Code::OutOfRange | Code::Unauthenticated | Code::PermissionDenied)
+}
+
+/// Adds the token to every call.
+#[derive(Clone)]
+struct Bearer(Option<MetadataValue<Ascii>>);
+
+impl Bearer {
+    fn of(token: Option<String>) -> Bearer {
+        // A token has only characters that a header may have: `NodeUrl::token` checked it.
+        Bearer(token.and_then(|token| format!("Bearer {token}").parse().ok()))
+    }
+}
+
+impl Interceptor for Bearer {
+    fn call(&mut self, mut request: tonic::Request<()>) -> Result<tonic::Request<()>, Status> {
+        if let Some(bearer) = &self.0 {
+            request.metadata_mut().insert("authorization", bearer.clone());
+        }
+        Ok(request)
+    }
+}
+
+/// The node serves gRPC on the port of the bus, so the address of the bus is accepted.
+fn channel(node: &NodeUrl) -> Result<Channel, CliError> {
+    let url = node.url.as_str();
+    let malformed = |why: String| CliError::Url { url: url.to_owned(), why };
+    let plain = url.strip_prefix("ws://").or_else(|| url.strip_prefix("http://"));
+    let secure = url.strip_prefix("wss://").or_else(|| url.strip_prefix("https://"));
+    let address = plain.or(secure).ok_or_else(|| malformed("the URL must begin with ws:// or wss://".to_owned()))?;
     let host = address.split('/').next().unwrap_or(address);
-    let endpoint = Endpoint::from_shared(format!("http://{host}")).map_err(|error| format!("{url}: {error}"))?;
+    let endpoint = Endpoint::from_shared(format!("http://{host}")).map_err(|error| malformed(error.to_string()))?;
     let endpoint = endpoint.connect_timeout(CONNECT_MAX).http2_keep_alive_interval(KEEP_ALIVE);
-    Ok(endpoint.keep_alive_while_idle(true).connect_lazy())
+    let endpoint = endpoint.keep_alive_while_idle(true);
+    if secure.is_none() {
+        return Ok(endpoint.connect_lazy());
+    }
+    let tls = ClientTls::load(node.ca.as_deref()).map_err(CliError::Tls)?;
+    Ok(endpoint.connect_with_connector_lazy(tower::service_fn(move |uri: Uri| {
+        let tls = tls.clone();
+        async move {
+            let host = uri.host().unwrap_or_default().trim_matches(['[', ']']).to_owned();
+            let stream = TcpStream::connect((host.as_str(), uri.port_u16().unwrap_or(443))).await?;
+            stream.set_nodelay(true)?;
+            tls.connect(&host, stream).await.map(TokioIo::new)
+        }
+    })))
 }
 
 fn line(event: Event) -> String {
@@ -141,7 +195,7 @@ fn line(event: Event) -> String {
     json!({ "type": event.r#type, "position": event.position, "seq": event.seq, "payload": payload }).to_string()
 }
 
-/// False when nobody reads any more, as with `tail | head`.
+/// False when the reader closed the output, as in `tail | head`.
 fn print(line: &str) -> bool {
     let mut out = std::io::stdout().lock();
     writeln!(out, "{line}").and_then(|()| out.flush()).is_ok()
@@ -152,7 +206,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_carries_the_place_of_its_event() {
+    fn a_line_carries_the_position_of_its_event() {
         let event = Event {
             position: "c.0.7.0".to_owned(),
             seq: 3,
@@ -164,10 +218,11 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_address_of_the_bus_will_do_and_nonsense_will_not() {
-        assert!(channel("ws://127.0.0.1:49134").is_ok() && channel("http://localhost:1/x").is_ok());
-        for url in ["", "127.0.0.1:1", "wss://x"] {
-            assert!(channel(url).is_err(), "{url}");
+    async fn the_address_of_the_bus_is_accepted_and_other_text_is_not() {
+        let open = |url: &str| channel(&NodeUrl { url: url.to_owned(), token_file: None, ca: None });
+        assert!(open("ws://127.0.0.1:49134").is_ok() && open("http://localhost:1/x").is_ok());
+        for url in ["", "127.0.0.1:1", "ftp://x"] {
+            assert!(open(url).is_err(), "{url}");
         }
     }
 }

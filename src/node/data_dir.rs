@@ -1,35 +1,67 @@
-//! Owns: whether a directory may become, or already is, the data directory of an adapter. Nothing is created here.
-//!
-//! Someone who mistypes a path, or the adapter, must not find new files among old ones of another kind.
+//! Owns: the check whether a directory is, or may become, the data directory of an adapter. A wrong path or adapter must
+//! not put new files among files of another kind.
+//! Never: create anything.
 
+use std::fmt;
 use std::io;
 use std::path::Path;
 
 use crate::config::AdapterConfig;
 use crate::storage::disk::Disk;
 
-/// Written by the raft adapter into its directory, first of all.
+/// The first file that the raft adapter writes.
 const IDENTITY: &str = "identity";
 
-/// What may lie in a directory that is not ours yet: traces of a start that was killed at once.
-const TRACES: [&str; 2] = ["LOCK", "identity.new"];
+/// Files that a start may leave behind if it is killed before `identity` is written.
+const LEFT_BY_KILLED_START: [&str; 2] = ["LOCK", "identity.new"];
 
-/// Why the directory cannot be used, if so.
-pub fn check(disk: &dyn Disk, adapter: &AdapterConfig) -> Result<(), String> {
+/// Why a directory cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum DataDirError {
+    /// The file system refused; the text is its message.
+    Disk(String),
+    HoldsRaftData,
+    HoldsFsData {
+        file: String,
+    },
+    HoldsOtherFiles {
+        file: String,
+    },
+}
+
+impl fmt::Display for DataDirError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            DataDirError::Disk(why) => f.write_str(why),
+            DataDirError::HoldsRaftData => {
+                f.write_str("it holds the data of the raft adapter: use --adapter raft, or another directory")
+            }
+            DataDirError::HoldsFsData { file } => {
+                write!(f, "it holds {file}, data of the fs adapter: use --adapter fs, or another directory")
+            }
+            DataDirError::HoldsOtherFiles { file } => {
+                write!(f, "it holds {file} and no data of ours: choose an empty or a new directory")
+            }
+        }
+    }
+}
+
+impl std::error::Error for DataDirError {}
+
+/// Refuses a directory that holds anything but the adapter's own data.
+pub fn check(disk: &dyn Disk, adapter: &AdapterConfig) -> Result<(), DataDirError> {
     let Some(data_dir) = adapter.data_dir() else { return Ok(()) };
-    let names = names_in(disk, data_dir).map_err(|error| error.to_string())?;
+    let names = names_in(disk, data_dir).map_err(|error| DataDirError::Disk(error.to_string()))?;
     let is_raft = names.iter().any(|name| name == IDENTITY);
     match adapter {
-        AdapterConfig::Fs(_) if is_raft => {
-            Err("it holds the data of the raft adapter: use --adapter raft, or another directory".to_owned())
-        }
-        AdapterConfig::Raft(_) if !is_raft => match names.iter().find(|name| !TRACES.contains(&name.as_str())) {
-            Some(name) if name.ends_with(".jsonl") => {
-                Err(format!("it holds {name}, data of the fs adapter: use --adapter fs, or another directory"))
+        AdapterConfig::Fs(_) if is_raft => Err(DataDirError::HoldsRaftData),
+        AdapterConfig::Raft(_) if !is_raft => {
+            match names.iter().find(|name| !LEFT_BY_KILLED_START.contains(&name.as_str())) {
+                Some(name) if name.ends_with(".jsonl") => Err(DataDirError::HoldsFsData { file: name.clone() }),
+                Some(name) => Err(DataDirError::HoldsOtherFiles { file: name.clone() }),
+                None => Ok(()),
             }
-            Some(name) => Err(format!("it holds {name} and no data of ours: choose an empty or a new directory")),
-            None => Ok(()),
-        },
+        }
         AdapterConfig::Raft(_) | AdapterConfig::Fs(_) | AdapterConfig::Bridge(_) => Ok(()),
     }
 }
@@ -50,7 +82,7 @@ mod tests {
     use crate::config::DataDir;
     use crate::storage::disk::RealDisk;
 
-    fn check_with(names: &[&str], adapter: fn(DataDir) -> AdapterConfig) -> Result<(), String> {
+    fn check_with(names: &[&str], adapter: fn(DataDir) -> AdapterConfig) -> Result<(), DataDirError> {
         let dir = tempfile::tempdir().expect("a temporary directory");
         for name in names {
             std::fs::write(dir.path().join(name), "").expect("a written file");
@@ -71,8 +103,10 @@ mod tests {
 
     #[test]
     fn a_directory_of_another_kind_is_refused_by_what_it_holds() {
-        assert!(check_with(&["chat.jsonl"], AdapterConfig::Raft).unwrap_err().contains("--adapter fs"));
-        assert!(check_with(&["identity", "log"], AdapterConfig::Fs).unwrap_err().contains("--adapter raft"));
-        assert!(check_with(&["holiday.jpg"], AdapterConfig::Raft).unwrap_err().contains("holiday.jpg"));
+        assert!(check_with(&["chat.jsonl"], AdapterConfig::Raft).unwrap_err().to_string().contains("--adapter fs"));
+        assert!(
+            check_with(&["identity", "log"], AdapterConfig::Fs).unwrap_err().to_string().contains("--adapter raft")
+        );
+        assert!(check_with(&["holiday.jpg"], AdapterConfig::Raft).unwrap_err().to_string().contains("holiday.jpg"));
     }
 }

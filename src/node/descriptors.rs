@@ -1,11 +1,11 @@
-//! Owns: how many connections the process can hold without starving its own files.
-//!
-//! A node that runs out of descriptors cannot roll its log, so clients must never take the last ones.
+//! Owns: the number of connections that leaves enough file descriptors for the node itself. Without a free descriptor a
+//! node cannot start a new log segment.
 
-/// Log segments, snapshots, the state's files, listeners, and room to open some more.
+/// Descriptors for log segments, snapshots, state files and listeners, with a reserve.
 const OWN_FILES: usize = 256;
 
-/// Makes room for `wanted` connections if the system lets us; returns how many there is room for.
+/// Raises the descriptor limit for `wanted` connections, as far as the system allows. Returns the number of connections
+/// that fit.
 pub fn make_room(wanted: usize) -> usize {
     let Some(limit) = raise_limit(wanted + OWN_FILES) else { return wanted };
     let room = limit.saturating_sub(OWN_FILES).max(1).min(wanted);
@@ -19,7 +19,7 @@ pub fn make_room(wanted: usize) -> usize {
     room
 }
 
-/// Raises the soft limit of open files as far as needed and allowed. `None`: there is no such limit.
+/// Raises the soft limit of open files as far as needed and allowed. `None` if there is no limit.
 #[cfg(unix)]
 fn raise_limit(needed: usize) -> Option<usize> {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};

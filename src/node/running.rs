@@ -1,71 +1,92 @@
-//! Owns: the parts of a running node that may be exchanged while it runs: its data with the feed, and its door; and what
-//! the other parts hear of them.
-//! Never: when they are exchanged (`reload.rs`).
+//! Owns: the parts of a running node that a reload may replace: its data and its door; and the signals about them for the
+//! other parts.
+//! Never: when they are replaced (`reload.rs`).
 
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::{Ground, OpenStore, bus_settings, close_store, connections_max, ended, keeper, open_store};
+use super::report::Report;
+use super::store::{OpenError, OpenStore, StoreClock};
+use super::{Environment, Process, bus_settings, connections_max, join_task};
+use crate::access::Credentials;
+use crate::access::tls::ServerTls;
 use crate::config::Config;
-use crate::events::deliver::Feed;
+use crate::events::feed::Feed;
 use crate::proposal::cursor::Cursors;
+use crate::proposal::long::Chores;
+use crate::proposal::raft::RaftAdapter;
 use crate::proposal::retention::Keeper;
+use crate::replication::client_urls::ClientUrl;
 use crate::surface::bus::Bus;
 use crate::surface::endpoint::{self, EndpointSettings, LiveLimits};
-use crate::surface::http::{Health, HealthCheck};
+use crate::surface::http::{Health, HealthCheck, ListNodes, NodeUrl};
+use crate::surface::origin::Allowed;
 
-/// The data and the feed of its commits.
+/// The open store and the tasks of its feed.
 pub struct Data {
     pub store: OpenStore,
-    pub feed: Arc<Feed>,
     dispatch: JoinHandle<()>,
-    /// Ends with the data.
+    /// Aborted with the data.
     retention: Option<AbortOnDropHandle<()>>,
+    /// Aborted with the data.
+    chores: Option<AbortOnDropHandle<()>>,
     close_feed: CancellationToken,
 }
 
 impl Data {
-    /// Recovered, locked, ready to commit.
-    pub async fn open(config: &Config, ground: &Ground, instance: &str) -> Result<Data, String> {
-        let (store, feed) = open_store(config, ground, instance).await?;
+    /// Opens the store, recovered and locked, and dispatches its feed.
+    pub async fn open(config: &Config, environment: &Environment, process: &Process) -> Result<Data, OpenError> {
+        let store = OpenStore::open(config, environment, process).await?;
         let close_feed = CancellationToken::new();
-        let dispatch = tokio::spawn(feed.clone().dispatch(close_feed.clone()));
-        let mut data = Data { store, feed, dispatch, retention: None, close_feed };
-        data.keep_feed(config, ground);
+        let dispatch = tokio::spawn(store.feed.clone().dispatch(close_feed.clone()));
+        let run = |chores: Chores| AbortOnDropHandle::new(tokio::spawn(chores.run(close_feed.clone())));
+        let chores = store.chores(environment).map(run);
+        let mut data = Data { store, dispatch, retention: None, chores, close_feed };
+        data.keep_feed(config, environment);
         Ok(data)
     }
 
-    /// From now on the feed is kept as long as these settings say.
-    pub fn keep_feed(&mut self, config: &Config, ground: &Ground) {
+    /// Trims the feed to these settings from now on.
+    pub fn keep_feed(&mut self, config: &Config, environment: &Environment) {
         let close_feed = self.close_feed.clone();
-        let tend = |keeper: Keeper| AbortOnDropHandle::new(tokio::spawn(keeper.tend(close_feed)));
-        self.retention = keeper(config, &self.store, ground).map(tend);
+        let run = |keeper: Keeper| AbortOnDropHandle::new(tokio::spawn(keeper.run(close_feed)));
+        self.retention = self.store.keeper(config, environment).map(run);
     }
 
-    /// Where it is kept how far the events of this data were delivered, with their feed.
+    /// The delivery cursors of a cluster, with its feed. The JSONL files do not hold cursors, and a bridge gets every
+    /// event from its main.
     pub fn cursors(&self) -> Option<(Arc<Feed>, Cursors)> {
-        match &self.store {
-            OpenStore::Raft(adapter) => Some((self.feed.clone(), Cursors::new(adapter.clone()))),
-            // Files of this format have no place for it, and an edge hears everything from its main.
-            OpenStore::Fs(_) | OpenStore::Bridge(_) => None,
-        }
+        let member = self.store.member.clone()?;
+        Some((self.store.feed.clone(), Cursors::new(member)))
     }
 
-    /// The feed ends last, once nothing commits any more.
+    /// Closes the store, then the feed: it ends when there are no more commits.
     pub async fn close(self) {
-        drop(self.retention);
-        close_store(&self.store).await;
+        drop((self.retention, self.chores));
+        self.store.close().await;
         self.close_feed.cancel();
-        ended("feed", self.dispatch).await;
+        join_task("feed", self.dispatch).await;
     }
 }
 
-/// The port clients come through.
+/// The names that requests may carry.
+fn allowed(config: &Config) -> Allowed {
+    Allowed { hosts: config.allowed_hosts.clone(), origins: config.allowed_origins.clone() }
+}
+
+/// Who is let in at the port for clients, and how.
+#[derive(Clone)]
+pub struct Entry {
+    pub credentials: Arc<Credentials>,
+    pub tls: Option<Arc<ServerTls>>,
+}
+
+/// The port for clients.
 pub struct OpenDoor {
     pub address: SocketAddr,
     live: Arc<LiveLimits>,
@@ -76,15 +97,20 @@ pub struct OpenDoor {
 impl OpenDoor {
     pub async fn open(
         config: &Config,
-        ground: &Ground,
+        environment: &Environment,
         bus: &Arc<Bus>,
-        health: HealthCheck,
+        entry: &Entry,
+        signals: &Arc<Signals>,
     ) -> std::io::Result<OpenDoor> {
         let settings = EndpointSettings {
-            health,
-            sockets: ground.sockets.clone(),
+            health: signals.health(),
+            nodes: signals.nodes(),
+            credentials: entry.credentials.clone(),
+            tls: entry.tls.clone(),
+            sockets: environment.sockets.clone(),
             connections_max: connections_max(config),
             body_bytes_max: config.max_message_bytes,
+            allowed: allowed(config),
             ..EndpointSettings::new(config.listen.to_string())
         };
         let (live, close) = (settings.live.clone(), CancellationToken::new());
@@ -92,50 +118,64 @@ impl OpenDoor {
         Ok(OpenDoor { address, live, serving, close })
     }
 
-    /// Other bounds from now on.
+    /// Applies new limits.
     pub fn change(&self, config: &Config, bus: &Bus) {
         bus.change_settings(bus_settings(config));
-        self.live.change(connections_max(config), config.max_message_bytes);
+        bus.gate().change_memory(config.call_memory_bytes);
+        self.live.change(connections_max(config), config.max_message_bytes, allowed(config));
     }
 
-    /// No new connections; calls under way are finished and answered.
+    /// Refuses new connections; finishes and answers the calls in progress.
     pub async fn close(self) {
         self.close.cancel();
-        ended("door", self.serving).await;
+        join_task("door", self.serving).await;
     }
 }
 
-/// What the parts of a node hear of its data, whichever it is now.
+/// The state of the current data, for the other parts of the node.
 pub struct Signals {
-    /// Whether this node is the one of its cluster that serves on an engine they share.
-    pub leads: watch::Sender<bool>,
-    /// Why the node cannot go on, once that is so.
+    /// Whether this node of its cluster serves the engine that they share.
+    pub is_leader: watch::Sender<bool>,
+    /// The reason, after the node has failed.
     pub failed: watch::Sender<Option<String>>,
     health: RwLock<HealthCheck>,
+    clock: RwLock<StoreClock>,
+    /// Weak: the data may be closed.
+    member: RwLock<Weak<RaftAdapter>>,
+    report: Arc<Report>,
     watching: Mutex<Option<AbortOnDropHandle<()>>>,
 }
 
 impl Signals {
-    pub fn new() -> Arc<Signals> {
+    pub fn new(report: Arc<Report>) -> Arc<Signals> {
         Arc::new(Signals {
-            leads: watch::Sender::new(false),
+            is_leader: watch::Sender::new(false),
             failed: watch::Sender::new(None),
-            health: RwLock::new(Arc::new(|| Health { role: "stopped", trouble: Some("the node starts".to_owned()) })),
+            health: RwLock::new(Arc::new(|| Health {
+                role: "stopped",
+                trouble: Some("the node is starting".to_owned()),
+            })),
+            clock: RwLock::new(Arc::new(|| 0)),
+            member: RwLock::default(),
+            report,
             watching: Mutex::default(),
         })
     }
 
-    /// Tells of this store from now on, and no more of the one before.
+    /// Reports on this store from now on, instead of the previous one.
     pub fn watch(self: &Arc<Signals>, store: &OpenStore) {
-        *self.health.write().unwrap_or_else(PoisonError::into_inner) = store.health();
-        let leads = store.leads();
-        self.leads.send_if_modified(|before| std::mem::replace(before, leads) != leads);
+        *self.health.write().unwrap_or_else(PoisonError::into_inner) = store.health.clone();
+        *self.clock.write().unwrap_or_else(PoisonError::into_inner) = store.clock.clone();
+        *self.member.write().unwrap_or_else(PoisonError::into_inner) =
+            store.member.as_ref().map(Arc::downgrade).unwrap_or_default();
+        let is_leader = store.is_leader();
+        self.is_leader.send_if_modified(|before| std::mem::replace(before, is_leader) != is_leader);
         let (signals, store) = (Arc::downgrade(self), store.clone());
         let watching = tokio::spawn(async move {
-            let mut leads = leads;
+            let mut is_leader = is_leader;
             loop {
                 tokio::select! {
-                    () = store.leadership_changes(leads) => {}
+                    () = store.leadership_changed(is_leader) => {}
                     why = store.failed() => {
                         if let Some(signals) = signals.upgrade() {
                             signals.failed.send_replace(Some(why));
@@ -143,9 +183,9 @@ impl Signals {
                         return;
                     }
                 }
-                leads = store.leads();
+                is_leader = store.is_leader();
                 let Some(signals) = signals.upgrade() else { return };
-                signals.leads.send_replace(leads);
+                signals.is_leader.send_replace(is_leader);
             }
         });
         let watching = AbortOnDropHandle::new(watching);
@@ -156,15 +196,41 @@ impl Signals {
         self.watching.lock().unwrap_or_else(PoisonError::into_inner).take();
     }
 
-    /// What `GET /health` says.
+    /// The time by which the current store expires request ids.
+    pub fn clock(self: &Arc<Signals>) -> StoreClock {
+        let signals = Arc::downgrade(self);
+        Arc::new(move || {
+            let clock = signals.upgrade().map(|signals| read(&signals.clock));
+            clock.map_or(0, |clock| clock())
+        })
+    }
+
+    /// The nodes that a client can go to, as far as this one knows them.
+    pub fn nodes(self: &Arc<Signals>) -> ListNodes {
+        let signals = Arc::downgrade(self);
+        Arc::new(move || {
+            let Some(signals) = signals.upgrade() else { return Vec::new() };
+            let member = signals.member.read().unwrap_or_else(PoisonError::into_inner).upgrade();
+            if let Some(member) = member {
+                let urls = member.replica().client_urls();
+                return urls.into_iter().map(|ClientUrl { node, url, leads }| NodeUrl { node, url, leads }).collect();
+            }
+            let url = signals.report.client_url();
+            if url.is_empty() { Vec::new() } else { vec![NodeUrl { node: 1, url, leads: true }] }
+        })
+    }
+
+    /// The check behind `GET /health`.
     pub fn health(self: &Arc<Signals>) -> HealthCheck {
         let signals = Arc::downgrade(self);
         Arc::new(move || {
-            let check = signals
-                .upgrade()
-                .map(|signals| Arc::clone(&signals.health.read().unwrap_or_else(PoisonError::into_inner)));
+            let check = signals.upgrade().map(|signals| read(&signals.health));
             let stopping = || Health { role: "stopped", trouble: Some("the node is stopping".to_owned()) };
             check.map_or_else(stopping, |check| check())
         })
     }
+}
+
+fn read<T: ?Sized>(current: &RwLock<Arc<T>>) -> Arc<T> {
+    Arc::clone(&current.read().unwrap_or_else(PoisonError::into_inner))
 }

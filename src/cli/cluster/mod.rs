@@ -1,188 +1,216 @@
-//! Owns: `session-manager cluster`: what an operator asks of a cluster, through the peer address of any of its nodes.
+//! Owns: `session-manager cluster`: an operator's commands, sent to the peer address of any member.
 //! Never: state; the nodes decide what is possible and say why not.
 
-pub mod admin;
 pub mod survey;
 
-use std::io::IsTerminal;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
-use self::admin::{Admin, AdminError};
 use self::survey::Survey;
-use super::{EXIT_REFUSED, EXIT_UNUSABLE, client_runtime, fail};
-use crate::observe::{CLIENT_LEVEL, LogFormat, start_logging};
+use super::call::print;
+use super::error::CliError;
+use super::{EXIT_REFUSED, client_runtime, log_to_stderr};
+use crate::access::tls::{CertificateFiles, OperatorTls};
+use crate::admin::{Admin, AdminError};
+use crate::observe::{CLIENT_LEVEL, LogFormat};
 use crate::proto::admin::{ChangeResponse, Member};
 
-/// Where a node listens for its peers unless told otherwise.
+/// The peer address that is asked unless `--peer` names another.
 pub const DEFAULT_PEER: &str = "127.0.0.1:49135";
+
+const ABOUT: &str = "\
+Show and change the members of a cluster.
+
+Every command talks to the peer address (--peer-listen) of one node. It can be any member. A new node starts as a \
+learner: it receives the log and does not vote. Promote it to make it a voter.";
 
 const EXAMPLES: &str = "\
 Examples:
   session-manager cluster status
-  session-manager cluster status --peer 10.0.0.2:49135 --json
-  session-manager cluster add 4 10.0.0.4:49135     a learner: receives everything, votes on nothing
-  session-manager cluster promote 4                a voter, once it has caught up
-  session-manager cluster transfer-leader 2
+  session-manager cluster status --peer 127.0.0.1:49200 --json
+  session-manager cluster add 4 127.0.0.1:49400      add node 4 as a learner
+  session-manager cluster promote 4                  make it a voter, once it has caught up
+  session-manager cluster update-member 4 10.0.0.9:49135   its address has changed
+  session-manager cluster transfer-leader 2          let node 2 lead
   session-manager cluster remove 3
   session-manager cluster snapshot
 
-To replace a node whose disk is gone: remove it, start an empty node with a new id, add and promote that.
-Any member may be asked. Exit code 1: the cluster said no, or (status) not every member is well.
-Exit code 2: the node cannot be reached, or is not a session-manager.";
+To replace a node whose disk is lost: remove it, start an empty node with a new id and --join, add it, promote it.
+Exit codes: 1 the cluster refused, or (status) not every member is healthy; 2 the node cannot be reached.";
 
-/// See and change who belongs to a cluster
+/// Show and change the members of a cluster
 #[derive(Debug, Args)]
-#[command(after_help = EXAMPLES)]
+#[command(long_about = ABOUT, after_help = EXAMPLES)]
 pub struct ClusterArgs {
     #[command(subcommand)]
     verb: Verb,
 
-    /// The peer address of any member
+    /// The peer address of any member: HOST:PORT
     #[arg(long, global = true, value_name = "ADDRESS", env = "SESSION_MANAGER_PEER", default_value = DEFAULT_PEER)]
     peer: String,
 
-    /// The cluster that is meant: a node of another one refuses
-    #[arg(long, global = true, value_name = "ID", default_value = "")]
+    /// Authority of the cluster, in PEM, if its nodes need certificates
+    #[arg(long, global = true, value_name = "FILE", env = "SESSION_MANAGER_CA")]
+    ca: Option<PathBuf>,
+
+    /// Certificate of this operator, in PEM (`session-manager certs client`)
+    #[arg(long, global = true, value_name = "FILE", env = "SESSION_MANAGER_CERT")]
+    cert: Option<PathBuf>,
+
+    /// Private key of --cert, in PEM
+    #[arg(long, global = true, value_name = "FILE", env = "SESSION_MANAGER_KEY")]
+    key: Option<PathBuf>,
+
+    /// Refuse to talk to any other cluster than this one
+    #[arg(long, global = true, value_name = "ID", default_value = "", hide_default_value = true)]
     cluster_id: String,
 
-    /// Print JSON
+    /// Print JSON instead of text
     #[arg(long, global = true)]
     json: bool,
 
-    /// How long to wait for an answer
+    /// How long to wait for an answer, in milliseconds
     #[arg(long, global = true, value_name = "MS", default_value_t = 30_000)]
     timeout_ms: u64,
 }
 
+impl ClusterArgs {
+    fn tls(&self) -> Result<Option<OperatorTls>, CliError> {
+        match (&self.ca, &self.cert, &self.key) {
+            (None, None, None) => Ok(None),
+            (Some(ca), Some(cert), Some(key)) => {
+                let own = CertificateFiles { certificate: cert.clone(), key: key.clone() };
+                OperatorTls::load(&own, ca).map(Some).map_err(CliError::Tls)
+            }
+            _some_missing => Err(CliError::Certificate("--ca, --cert and --key belong together".to_owned())),
+        }
+    }
+}
+
 #[derive(Debug, Subcommand)]
 enum Verb {
-    /// Every member: role, term, log, lag, health and the hash of its state
+    /// Show every member: role, term, log position, lag, health and the hash of its state
     Status,
-    /// Found a cluster on a node that was started to join one
+    /// Found a cluster on a node that was started with --join
     Init,
-    /// Add a node as a learner
+    /// Add a node as a learner: it receives the log and does not vote
     Add {
-        /// Its node id
+        /// The id of the node (--node-id)
         node: u64,
-        /// Its peer address, host:port
+        /// The peer address of the node (--peer-listen): HOST:PORT
+        address: String,
+    },
+    /// Record another peer address of a member, which must answer there with the disk it had
+    UpdateMember {
+        /// The id of the node
+        node: u64,
+        /// The peer address of the node from now on: HOST:PORT
         address: String,
     },
     /// Make a learner a voter
     Promote {
-        /// Its node id
+        /// The id of the node
         node: u64,
     },
     /// Remove a member
     Remove {
-        /// Its node id
+        /// The id of the node
         node: u64,
-        /// Even when too few voters would be left within reach to form a quorum: the cluster may then stand still
-        /// until they are back
+        /// Remove it even if too few of the remaining voters can be reached to form a quorum. The cluster then accepts
+        /// no writes until they are back
         #[arg(long)]
         force: bool,
     },
-    /// Let another voter lead
+    /// Transfer leadership to another voter
     TransferLeader {
-        /// Its node id; the voter that is furthest when left out
+        /// The id of the node [default: the voter with the longest log]
         node: Option<u64>,
     },
-    /// Build a snapshot on the node that is asked
+    /// Write a snapshot on the node at --peer
     Snapshot,
 }
 
-pub fn run(args: ClusterArgs) -> ExitCode {
-    if let Err(error) = start_logging(LogFormat::Text, CLIENT_LEVEL) {
-        return fail(EXIT_UNUSABLE, error);
+pub fn run(args: ClusterArgs) -> Result<ExitCode, CliError> {
+    log_to_stderr(LogFormat::Text, CLIENT_LEVEL)?;
+    let Report { text, json, healthy } = client_runtime()?.block_on(execute(&args))?;
+    if args.json {
+        print(&json);
+    } else {
+        println!("{}", text.trim_end());
     }
-    let runtime = match client_runtime() {
-        Ok(runtime) => runtime,
-        Err(error) => return fail(EXIT_UNUSABLE, error),
-    };
-    match runtime.block_on(carry_out(&args)) {
-        Ok(Done { text, json, well }) => {
-            if args.json {
-                println!("{}", if std::io::stdout().is_terminal() { format!("{json:#}") } else { json.to_string() });
-            } else {
-                println!("{}", text.trim_end());
-            }
-            if well { ExitCode::SUCCESS } else { ExitCode::from(EXIT_REFUSED) }
-        }
-        Err(error) => fail(exit_code(&error), error),
-    }
+    Ok(if healthy { ExitCode::SUCCESS } else { ExitCode::from(EXIT_REFUSED) })
 }
 
-fn exit_code(error: &AdminError) -> u8 {
-    match error {
-        AdminError::Unreachable { .. } | AdminError::NotAPeer { .. } => EXIT_UNUSABLE,
-        AdminError::Refused(_) | AdminError::Unavailable(_) | AdminError::Late { .. } => EXIT_REFUSED,
-    }
-}
-
-/// What is printed, for people and for programs.
-struct Done {
+/// The result of a command, for people and for programs.
+struct Report {
     text: String,
     json: Value,
-    well: bool,
+    healthy: bool,
 }
 
-impl Done {
-    fn survey(survey: &Survey) -> Done {
-        Done { text: survey.table(), json: survey.json(), well: survey.is_healthy() }
+impl Report {
+    fn survey(survey: &Survey) -> Report {
+        Report { text: survey.table(), json: survey.json(), healthy: survey.is_healthy() }
     }
 
-    fn change(what: String, change: &ChangeResponse) -> Done {
+    fn change(what: String, change: &ChangeResponse) -> Report {
         let members: Vec<Value> = change.members.iter().map(member_json).collect();
         let voters = change.members.iter().filter(|member| member.voter).count();
         let learners = change.members.len() - voters;
         let text = format!("{what}; {voters} voters, {learners} learners, node {} leads", change.leader);
-        Done { text, json: json!({ "leader": change.leader, "members": members }), well: true }
+        Report { text, json: json!({ "leader": change.leader, "members": members }), healthy: true }
     }
 }
 
-async fn carry_out(args: &ClusterArgs) -> Result<Done, AdminError> {
+async fn execute(args: &ClusterArgs) -> Result<Report, CliError> {
     let call_max = Duration::from_millis(args.timeout_ms);
-    let connect = || Admin::connect(&args.peer, &args.cluster_id, call_max);
+    let tls = args.tls()?;
+    let tls = tls.as_ref();
+    let connect = || Admin::connect_over(tls, &args.peer, &args.cluster_id, call_max);
     Ok(match &args.verb {
-        Verb::Status => Done::survey(&Survey::take(&args.peer, &args.cluster_id, call_max).await?),
+        Verb::Status => Report::survey(&Survey::take(tls, &args.peer, &args.cluster_id, call_max).await?),
         Verb::Init => {
             connect().await?.init().await?;
-            Done::survey(&Survey::take(&args.peer, &args.cluster_id, call_max).await?)
+            Report::survey(&Survey::take(tls, &args.peer, &args.cluster_id, call_max).await?)
         }
         Verb::Add { node, address } => {
             let change = connect().await?.add_learner(*node, address).await?;
-            Done::change(format!("node {node} at {address} is a learner"), &change)
+            Report::change(format!("node {node} at {address} is a learner"), &change)
+        }
+        Verb::UpdateMember { node, address } => {
+            let change = connect().await?.update_member(*node, address).await?;
+            Report::change(format!("node {node} is at {address}"), &change)
         }
         Verb::Promote { node } => {
             let change = connect().await?.promote(*node).await?;
-            Done::change(format!("node {node} is a voter"), &change)
+            Report::change(format!("node {node} is a voter"), &change)
         }
         Verb::Remove { node, force } => {
-            let change = connect().await?.remove(*node, *force).await.map_err(|error| insist(error, *node))?;
-            Done::change(format!("node {node} is removed"), &change)
+            let removed = connect().await?.remove(*node, *force).await;
+            let change = removed.map_err(|error| remove_error(error, *node, *force))?;
+            Report::change(format!("node {node} is removed"), &change)
         }
         Verb::TransferLeader { node } => {
             let change = connect().await?.transfer_leader(node.unwrap_or_default()).await?;
-            Done::change("leadership is handed over".to_owned(), &change)
+            Report::change("leadership is transferred".to_owned(), &change)
         }
         Verb::Snapshot => {
             let built = connect().await?.snapshot().await?;
             let text = format!("a snapshot up to entry {} is on disk at {}", built.index, args.peer);
-            Done { text, json: json!({ "index": built.index }), well: true }
+            Report { text, json: json!({ "index": built.index }), healthy: true }
         }
     })
 }
 
-/// A refusal that can be overruled says with which words.
-fn insist(error: AdminError, node: u64) -> AdminError {
+/// A refusal that `--force` may override says so.
+fn remove_error(error: AdminError, node: u64, force: bool) -> CliError {
     match error {
-        AdminError::Refused(why) if why.ends_with("use force") => {
-            AdminError::Refused(format!("{why} (`session-manager cluster remove {node} --force`)"))
-        }
-        other => other,
+        AdminError::Refused(_) if !force => CliError::RemoveRefused { error, node },
+        other => CliError::Admin(other),
     }
 }
 

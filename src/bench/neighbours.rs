@@ -1,0 +1,385 @@
+//! Owns: `bench neighbours`: the latency of steady writers while another client forks, scans, exports, lists and deletes
+//! a very long session, and what that costs in memory and elections.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tokio::task::JoinSet;
+use tokio::time::{sleep, sleep_until};
+
+use super::append::{Appends, make_sessions, session_names};
+use super::args::{self, LoadArgs};
+use super::bus_client::{Answer, Bus, Lanes, invoke};
+use super::error::BenchError;
+use super::figures::Timings;
+use super::http_client::Caller;
+use super::nodes::is_leader;
+use super::progress::progress;
+use super::report::{Figure, Goal, Ratio, Report, System};
+use super::systems::Systems;
+use super::target::Target;
+use super::text::Messages;
+use super::window::Sample;
+
+/// Messages in one `session::append-many`.
+const BATCH: usize = 500;
+/// A page of the neighbour. Large pages are the heavier load.
+const PAGE: usize = 500;
+/// How often memory and leadership are looked at.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+/// What a load leaves behind is written in this time, before anything is measured.
+const SETTLE: Duration = Duration::from_secs(5);
+/// The entries of a deleted session are freed in the background. Writers are measured for this long meanwhile.
+const FREEING: Duration = Duration::from_secs(20);
+/// How often each kind of list is asked for.
+const LISTS: usize = 20;
+const ALONE: &str = "alone";
+const MIB: f64 = (1 << 20) as f64;
+
+const EXAMPLES: &str = "\
+Examples:
+  session-manager bench neighbours
+  session-manager bench neighbours --entries 100000 --clients 32 --json neighbours.json
+
+Fills one session with messages of 1 KiB, finds the highest rate of the writers, and lets them write at half of it, each
+to its own session. Then another client forks the long session, reads all of it with a filter that matches nothing,
+exports it, lists it as raw entries, lists sessions, and deletes the fork. A writer has one call at a time; one that is
+late does not catch up, so the rate of each part shows how much the writers were held back. Takes minutes.";
+
+/// Measure writers while another client works on a very long session
+#[derive(Debug, Clone, Args)]
+#[command(after_help = EXAMPLES)]
+pub struct NeighboursArgs {
+    /// Number of messages of 1 KiB in the long session
+    #[arg(long, default_value_t = 1_000_000, value_parser = clap::value_parser!(u32).range(1_000..=10_000_000))]
+    entries: u32,
+
+    /// Number of writers
+    #[arg(long, default_value_t = 32, value_parser = args::clients)]
+    clients: usize,
+
+    #[command(flatten)]
+    pub load: LoadArgs,
+}
+
+/// One part of the measurement: what the writers saw while something else happened.
+struct Part {
+    name: &'static str,
+    timings: Timings,
+    gap: Duration,
+    took: Duration,
+    /// How long the neighbour waited for its answer, if it went on after it.
+    answered: Option<Duration>,
+}
+
+pub async fn run(args: &NeighboursArgs, systems: &Systems) -> Result<Report, BenchError> {
+    let messages = Arc::new(Messages::new());
+    let session_id = format!("long-{}", uuid::Uuid::new_v4().simple());
+    let last = fill(&systems.ours.targets[0], &session_id, args.entries as usize, &messages).await?;
+    let sessions = session_names(args.clients);
+    make_sessions(&systems.ours, &sessions).await?;
+    let appends = |clients: Vec<usize>| Appends {
+        sessions: clients.iter().map(|client| sessions[*client].clone()).collect(),
+        messages: messages.clone(),
+        next: clients.first().copied().unwrap_or(0) * 31,
+    };
+    sleep(SETTLE).await;
+    let peak = systems.run_ours(&systems.ours, "the highest rate of the writers", args.clients, appends).await?;
+    let every = Duration::from_secs_f64(2.0 * args.clients as f64 / peak.ops_per_s().max(1.0));
+    sleep(SETTLE).await;
+
+    let meter = Arc::new(Meter::default());
+    let mut writers = JoinSet::new();
+    for client in 0..args.clients {
+        let bus = Bus::connect(&systems.ours.targets[client % systems.ours.targets.len()]).await?;
+        let first = Instant::now() + every * client as u32 / args.clients as u32;
+        writers.spawn(write(bus, appends(vec![client]), (first, every), meter.clone()));
+    }
+    let changes = tokio::spawn(leader_changes(systems.ours.targets[0].clone(), meter.clone()));
+    let measured = parts(args, systems, &meter, &Long { session_id, last }).await;
+    meter.over.store(true, Ordering::Relaxed);
+    let changes = changes.await??;
+    while let Some(ended) = writers.join_next().await {
+        ended??;
+    }
+    let (alone, beside) = measured?;
+    Ok(report(args, systems, (peak, alone, beside), changes, &meter))
+}
+
+/// The long session.
+struct Long {
+    session_id: String,
+    last: String,
+}
+
+/// The writers alone, then beside each kind of work.
+async fn parts(
+    args: &NeighboursArgs,
+    systems: &Systems,
+    meter: &Meter,
+    long: &Long,
+) -> Result<(Part, Vec<Part>), BenchError> {
+    let seconds = Duration::from_secs_f64(args.load.seconds.max(1.0));
+    progress("the writers alone: warming up");
+    sleep(seconds).await;
+    progress("the writers alone");
+    let (alone, ()) = meter.part(ALONE, rest(seconds * 2)).await?;
+    let before = systems.ours.processes.each_resident();
+    let mut beside = std::pin::pin!(beside(systems, meter, long));
+    loop {
+        tokio::select! {
+            beside = &mut beside => return Ok((alone, beside?)),
+            () = sleep(LOOK_EVERY) => {
+                let now = systems.ours.processes.each_resident();
+                let grown = now.iter().zip(&before).map(|(now, before)| now.saturating_sub(*before)).max();
+                meter.grown.fetch_max(grown.unwrap_or(0), Ordering::Relaxed);
+            }
+        }
+    }
+}
+
+/// Everything that the neighbour does, through the leader.
+async fn beside(systems: &Systems, meter: &Meter, long: &Long) -> Result<Vec<Part>, BenchError> {
+    let mut caller = Caller::connect(&systems.ours.targets[0]).await?;
+    let session_id = &long.session_id;
+    progress("beside a fork");
+    let fork = json!({ "session_id": session_id, "entry_id": long.last }).to_string();
+    let (forking, forked) = meter.part("fork", caller.parsed::<Session>("session::fork", fork)).await?;
+
+    progress("beside a scan with a filter that matches nothing");
+    let roles = json!({ "session_id": session_id, "roles": ["function_result"], "limit": PAGE });
+    let (scanning, ()) = meter.part("scan", pages(&mut caller, "session::messages", roles)).await?;
+
+    progress("beside an export");
+    let export = json!({ "session_id": session_id, "limit": PAGE });
+    let (exporting, ()) = meter.part("export", pages(&mut caller, "session::export", export)).await?;
+
+    progress("beside raw lists of the session and lists of sessions");
+    let (listing, ()) = meter.part("list", lists(&mut caller, session_id)).await?;
+
+    progress("beside a delete");
+    let delete = json!({ "session_id": forked.session_id }).to_string();
+    let (mut deleting, answered) = meter.part("delete", delete_and_rest(&mut caller, delete)).await?;
+    deleting.answered = Some(answered);
+    Ok(vec![forking, scanning, exporting, listing, deleting])
+}
+
+/// Deletes a session, and waits while its entries are freed. Returns how long the answer took.
+async fn delete_and_rest(caller: &mut Caller, delete: String) -> Result<Duration, BenchError> {
+    let asked = Instant::now();
+    caller.call("session::delete", delete).await?;
+    let answered = asked.elapsed();
+    rest(FREEING).await?;
+    Ok(answered)
+}
+
+async fn rest(time: Duration) -> Result<(), BenchError> {
+    sleep(time).await;
+    Ok(())
+}
+
+#[derive(Deserialize)]
+struct Session {
+    session_id: String,
+}
+
+#[derive(Deserialize)]
+struct Page {
+    next_cursor: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct Appended {
+    last_entry_id: String,
+}
+
+/// Reads all pages of a question.
+async fn pages(caller: &mut Caller, function: &'static str, mut ask: Value) -> Result<(), BenchError> {
+    loop {
+        let page: Page = caller.parsed(function, ask.to_string()).await?;
+        match page.next_cursor {
+            Some(cursor) => ask["cursor"] = json!(cursor),
+            None => return Ok(()),
+        }
+    }
+}
+
+/// A raw list of a very long session is refused for its size, after the node has read a part of it.
+async fn lists(caller: &mut Caller, session_id: &str) -> Result<(), BenchError> {
+    for _ in 0..LISTS {
+        let raw = json!({ "session_id": session_id }).to_string();
+        match caller.call("session::store::list-entries", raw).await {
+            Ok(_) | Err(BenchError::Refused { .. }) => {}
+            Err(error) => return Err(error),
+        }
+        for order in ["updated_desc", "created_asc"] {
+            let list = json!({ "order": order, "status": "working", "metadata": { "owner": "nobody" }, "limit": PAGE });
+            caller.call("session::list", list.to_string()).await?;
+        }
+    }
+    Ok(())
+}
+
+/// Writes the long session. Returns the id of its last entry.
+async fn fill(node: &Target, session_id: &str, entries: usize, messages: &Messages) -> Result<String, BenchError> {
+    let mut caller = Caller::connect(node).await?;
+    caller.call("session::ensure", json!({ "session_id": session_id }).to_string()).await?;
+    let (mut written, mut last) = (0, String::new());
+    while written < entries {
+        let batch: Vec<&str> = (written..entries.min(written + BATCH)).map(|nth| messages.nth(nth)).collect();
+        let body = format!(r#"{{"session_id":"{session_id}","messages":[{}]}}"#, batch.join(","));
+        let appended: Appended = caller.parsed("session::append-many", body).await?;
+        written += batch.len();
+        last = appended.last_entry_id;
+        progress(&format!("filling a session: {written} of {entries} entries"));
+    }
+    Ok(last)
+}
+
+/// What the writers saw since the last part began.
+#[derive(Default)]
+struct Meter {
+    timings: Mutex<Timings>,
+    /// The last acknowledged write of any writer, and the longest time without one.
+    acknowledged: Mutex<Option<Instant>>,
+    gap_us: AtomicU64,
+    errors: AtomicU64,
+    first_error: Mutex<Option<String>>,
+    /// The most that one process grew by, in bytes.
+    grown: AtomicU64,
+    over: AtomicBool,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Meter {
+    fn done(&self, took: Duration) {
+        lock(&self.timings).push(took);
+        let now = Instant::now();
+        if let Some(before) = lock(&self.acknowledged).replace(now) {
+            self.gap_us.fetch_max((now - before).as_micros() as u64, Ordering::Relaxed);
+        }
+    }
+
+    fn failed(&self, why: &str) {
+        self.errors.fetch_add(1, Ordering::Relaxed);
+        lock(&self.first_error).get_or_insert_with(|| why.to_owned());
+    }
+
+    /// What the writers see while `work` runs.
+    async fn part<R>(
+        &self,
+        name: &'static str,
+        work: impl Future<Output = Result<R, BenchError>>,
+    ) -> Result<(Part, R), BenchError> {
+        std::mem::take(&mut *lock(&self.timings));
+        self.gap_us.store(0, Ordering::Relaxed);
+        let begun = Instant::now();
+        let result = work.await?;
+        let timings = std::mem::take(&mut *lock(&self.timings));
+        let gap = Duration::from_micros(self.gap_us.load(Ordering::Relaxed));
+        Ok((Part { name, timings, gap, took: begun.elapsed(), answered: None }, result))
+    }
+}
+
+/// One writer: one call at a time, each as soon as it is due and the one before it is answered.
+async fn write(
+    mut bus: Bus,
+    mut appends: Appends,
+    (mut due, every): (Instant, Duration),
+    meter: Arc<Meter>,
+) -> Result<(), BenchError> {
+    while !meter.over.load(Ordering::Relaxed) {
+        sleep_until(due.into()).await;
+        let mut body = String::with_capacity(1536);
+        appends.body(0, &mut body);
+        let sent = Instant::now();
+        bus.feed(invoke("0", appends.function(), &body)).await?;
+        bus.flush().await?;
+        let frame = loop {
+            let frame = bus.next().await?;
+            if Answer::of(&frame).is_some() {
+                break frame;
+            }
+        };
+        match Answer::of(&frame).map(|answer| answer.result) {
+            Some(Err(why)) => meter.failed(why),
+            Some(Ok(_)) | None => meter.done(sent.elapsed()),
+        }
+        due = (due + every).max(sent);
+    }
+    Ok(())
+}
+
+/// Asks the first leader for its role until the measurement is over, and counts how often it lost or regained it.
+async fn leader_changes(leader: Target, meter: Arc<Meter>) -> Result<u64, BenchError> {
+    let (mut changes, mut leads) = (0, true);
+    while !meter.over.load(Ordering::Relaxed) {
+        let now = is_leader(&leader).await?;
+        changes += u64::from(now != leads);
+        leads = now;
+        sleep(LOOK_EVERY).await;
+    }
+    Ok(changes)
+}
+
+/// The goals are those of goals.md P8.
+fn report(
+    args: &NeighboursArgs,
+    systems: &Systems,
+    (peak, alone, beside): (Sample, Part, Vec<Part>),
+    changes: u64,
+    meter: &Meter,
+) -> Report {
+    let mut report = Report { systems: systems.descriptions(), ..Report::default() };
+    let counts = args.entries >= 1_000_000 && args.clients == 32;
+    let goal = |most: f64| if counts { Goal::AtMost(most) } else { Goal::None };
+    report.figures.push(Figure::of(format!("{} writers, highest rate", args.clients), System::Ours, vec![peak]));
+    let alone_p99 = alone.timings.p99().as_secs_f64().max(f64::MIN_POSITIVE);
+    let mut ratios = Vec::new();
+    for part in std::iter::once(alone).chain(beside) {
+        let p99 = part.timings.p99().as_secs_f64();
+        let what = match part.name {
+            ALONE => format!("{} writers alone, half of the rate", args.clients),
+            work => format!("{} writers beside {work}", args.clients),
+        };
+        if part.name != ALONE {
+            let ratio = |what: String, value: f64, most: f64| Ratio { name: what, value, goal: goal(most) };
+            ratios.push(Ratio {
+                name: format!("{} of {} entries, seconds until it was done", part.name, args.entries),
+                value: part.answered.unwrap_or(part.took).as_secs_f64(),
+                goal: Goal::None,
+            });
+            ratios.push(ratio(format!("{what}: p99 / alone"), p99 / alone_p99, 3.0));
+            ratios.push(ratio(
+                format!("{what}: longest time without a write, ms"),
+                part.gap.as_secs_f64() * 1e3,
+                300.0,
+            ));
+        }
+        let sample = Sample {
+            timings: part.timings,
+            errors: 0,
+            first_error: None,
+            window: part.took,
+            servers: None,
+            client: None,
+        };
+        report.figures.push(Figure::of(what, System::Ours, vec![sample]));
+    }
+    if let Some(last) = report.figures.last_mut() {
+        last.errors = meter.errors.load(Ordering::Relaxed);
+        last.first_error = lock(&meter.first_error).clone();
+    }
+    report.ratios = ratios;
+    let grown = meter.grown.load(Ordering::Relaxed) as f64 / MIB;
+    report.ratios.push(Ratio { name: "most growth of a node, MiB".to_owned(), value: grown, goal: goal(64.0) });
+    report.ratios.push(Ratio { name: "changes of the leader".to_owned(), value: changes as f64, goal: goal(0.0) });
+    report
+}

@@ -1,0 +1,105 @@
+//! Owns: what this node says about itself to operators, members, clients and bridges: its URL, its open ports, and when
+//! its certificates expire.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::{Arc, PoisonError, RwLock};
+
+use crate::access::tls;
+use crate::config::Config;
+use crate::replication::self_report::{CertificateEnd, DescribeNode, SelfReport};
+
+/// The current facts. A reload may change them.
+#[derive(Default)]
+pub struct Report(RwLock<Facts>);
+
+#[derive(Default)]
+struct Facts {
+    client_url: String,
+    warnings: Vec<String>,
+    certificates: Vec<(&'static str, PathBuf)>,
+}
+
+impl Report {
+    /// Reports on these settings from now on. `door` is the address that the port for clients got.
+    pub fn change(&self, config: &Config, door: SocketAddr) {
+        let certificates = [
+            ("clients", config.client_tls().map(|files| files.certificate)),
+            ("peers", config.peer_tls().map(|files| files.own.certificate)),
+        ];
+        let facts = Facts {
+            client_url: client_url(config, door),
+            warnings: warnings(config),
+            certificates: certificates.into_iter().filter_map(|(port, path)| Some((port, path?))).collect(),
+        };
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = facts;
+    }
+
+    pub fn client_url(&self) -> String {
+        self.0.read().unwrap_or_else(PoisonError::into_inner).client_url.clone()
+    }
+
+    /// The report as the member of a cluster gives it. Certificates are read anew: a file may have been replaced.
+    pub fn describe(self: &Arc<Report>) -> DescribeNode {
+        let report = self.clone();
+        Arc::new(move || {
+            let facts = report.0.read().unwrap_or_else(PoisonError::into_inner);
+            let end = |(port, path): &(&'static str, PathBuf)| {
+                Some(CertificateEnd { port, not_after_ms: tls::show(path).ok()?.not_after_ms })
+            };
+            SelfReport {
+                client_url: facts.client_url.clone(),
+                warnings: facts.warnings.clone(),
+                certificates: facts.certificates.iter().filter_map(end).collect(),
+            }
+        })
+    }
+}
+
+/// What is configured, or else the address that the port listens on. Empty if that is every address of the machine.
+fn client_url(config: &Config, door: SocketAddr) -> String {
+    match &config.advertise {
+        Some(url) => url.clone(),
+        None if door.ip().is_unspecified() => String::new(),
+        None => format!("{}://{door}", if config.client_tls().is_some() { "wss" } else { "ws" }),
+    }
+}
+
+/// An open port is the operator's wish, and still worth a line.
+pub fn warnings(config: &Config) -> Vec<String> {
+    let beyond = !config.listen.ip().is_loopback() || config.peer_listen.is_some_and(|peer| !peer.ip().is_loopback());
+    let given = [
+        (config.insecure_no_auth, "insecure_no_auth: everybody who reaches the ports of this node may do everything"),
+        (config.insecure_no_tls, "insecure_no_tls: everybody on the way reads tokens and messages"),
+    ];
+    given.into_iter().filter(|(set, _)| *set && beyond).map(|(_, text)| text.to_owned()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn url(listen: &str, advertise: Option<&str>) -> String {
+        let config = Config { advertise: advertise.map(str::to_owned), ..Config::default() };
+        client_url(&config, listen.parse().unwrap())
+    }
+
+    #[test]
+    fn clients_are_told_an_address_that_they_can_reach() {
+        assert_eq!(url("127.0.0.1:5", None), "ws://127.0.0.1:5");
+        assert_eq!(url("0.0.0.0:5", None), "");
+        assert_eq!(url("0.0.0.0:5", Some("wss://a:5")), "wss://a:5");
+    }
+
+    #[test]
+    fn an_open_port_is_reported_only_if_others_can_reach_it() {
+        let config = |listen: &str| Config {
+            listen: listen.parse().unwrap(),
+            insecure_no_auth: true,
+            insecure_no_tls: true,
+            ..Config::default()
+        };
+        assert_eq!(warnings(&config("127.0.0.1:1")), [""; 0]);
+        assert_eq!(warnings(&config("10.0.0.1:1")).len(), 2);
+    }
+}
