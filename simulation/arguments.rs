@@ -1,4 +1,4 @@
-//! Owns: what the command line asks for.
+//! Owns: the command line of the simulation.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -12,16 +12,17 @@ Usage: cargo sim -- [--seeds A..B] [--scenario NAME] [--minutes M] [--jobs N]
        cargo sim -- --seed N [--scenario NAME] [--trace FILE] [--bug BUG]
        cargo sim -- --planted [--bug BUG] [--jobs N]
 
-  --seeds A..B     run these seeds (B is not among them), one process each
-  --minutes M      run seeds from A (or 1) on until M minutes have passed
-  --jobs N         processes at a time; the number of processors when left out
-  --scenario NAME  calm, partitions, crashes, disk, membership, snapshots, skew, everything; all in turn
-                   when left out
-  --seed N         run one seed in this process and print what came of it
+  --seeds A..B     run the seeds from A to B - 1, one process each
+  --minutes M      run seeds from A (or 1) until M minutes have passed
+  --jobs N         processes at a time; by default the number of processors
+  --scenario NAME  calm, partitions, crashes, disk, membership, snapshots, skew, everything, slow-disks,
+                   patience; by default all in turn
+  --seed N         run one seed in this process and print the result
   --trace FILE     write the timeline of that seed to a file
-  --planted        put each planted bug in, and count the seeds until one shows it
+  --planted        enable each planted bug and count the seeds until one finds it
   --bug BUG        only this one: skip-fsync, answer-before-commit, read-without-barrier, forget-dedup,
-                   publish-before-commit, apply-twice-after-restart, reuse-ids-after-failover, accept-truncated-snapshot
+                   publish-before-commit, apply-twice-after-restart, reuse-ids-after-failover, accept-truncated-snapshot,
+                   constant-election-times, heartbeats-wait-for-disk
 ";
 
 pub enum Wanted {
@@ -36,7 +37,7 @@ pub enum Wanted {
 #[derive(Debug, Clone)]
 pub struct Campaign {
     pub first: u64,
-    /// The first one that is not run; none: until the time is over.
+    /// The seed after the last one; `None`: run until the time is over.
     pub end: Option<u64>,
     pub scenario: Option<&'static Scenario>,
     pub within: Option<Duration>,
@@ -49,7 +50,7 @@ impl Campaign {
     }
 }
 
-/// Without a choice, seeds take the scenarios in turn.
+/// Without `--scenario`, the seeds take the scenarios in turn.
 pub fn scenario_of(seed: u64) -> &'static Scenario {
     &scenario::ALL[(seed % scenario::ALL.len() as u64) as usize]
 }
@@ -60,9 +61,9 @@ pub fn read(arguments: &[String]) -> Result<Wanted, String> {
     let (mut bug, mut planted) = (None, false);
     let mut rest = arguments.iter();
     while let Some(argument) = rest.next() {
-        let mut value = || rest.next().ok_or_else(|| format!("{argument} wants a value"));
+        let mut value = || rest.next().ok_or_else(|| format!("{argument} needs a value"));
         match argument.as_str() {
-            // What `cargo test` hands to every test program, and the separator of `cargo sim -- …`.
+            // Flags that `cargo test` passes to every test program, and the separator of `cargo sim -- …`.
             "--" | "--quiet" | "-q" | "--nocapture" | "--no-capture" => {}
             "--seeds" => seeds = Some(range(value()?)?),
             "--seed" => seed = Some(number(argument, value()?)?),
@@ -74,7 +75,7 @@ pub fn read(arguments: &[String]) -> Result<Wanted, String> {
             "--bug" => {
                 let name = value()?;
                 let found = Bug::ALL.into_iter().find(|bug| bug.name() == name);
-                bug = Some(found.ok_or_else(|| format!("--bug: nobody plants {name:?}"))?);
+                bug = Some(found.ok_or_else(|| format!("--bug: there is no planted bug {name:?}"))?);
             }
             "--scenario" => {
                 let name = value()?;
@@ -82,10 +83,10 @@ pub fn read(arguments: &[String]) -> Result<Wanted, String> {
                 chosen = Some(found.ok_or_else(|| format!("--scenario: there is no scenario {name:?}"))?);
             }
             word if !word.starts_with('-') && !"simulation".contains(word) => {
-                return Ok(Wanted::Nothing(format!("no simulation is named {word:?}")));
+                return Ok(Wanted::Nothing(format!("there is no simulation {word:?}")));
             }
             word if !word.starts_with('-') => {}
-            other => return Err(format!("{other} is no option")),
+            other => return Err(format!("{other} is not an option")),
         }
     }
     if let Some(seed) = seed {
@@ -97,7 +98,7 @@ pub fn read(arguments: &[String]) -> Result<Wanted, String> {
         return Ok(Wanted::Planted { bugs: bug.map_or(Bug::ALL.to_vec(), |bug| vec![bug]), jobs });
     }
     if bug.is_some() {
-        return Err("--bug goes with --seed or --planted".to_owned());
+        return Err("--bug needs --seed or --planted".to_owned());
     }
     if seeds.is_none() && minutes.is_none() && chosen.is_none() {
         return Ok(Wanted::ShortSet);
@@ -113,11 +114,11 @@ pub fn processors() -> usize {
 }
 
 fn number(name: &str, text: &str) -> Result<u64, String> {
-    text.parse().map_err(|_| format!("{name}: {text:?} is no number"))
+    text.parse().map_err(|_| format!("{name}: {text:?} is not a number"))
 }
 
 fn range(text: &str) -> Result<(u64, Option<u64>), String> {
-    let wrong = || format!("--seeds: {text:?} is no range: write 1..100");
+    let wrong = || format!("--seeds: {text:?} is not a range: write 1..100");
     let (first, end) = text.split_once("..").ok_or_else(wrong)?;
     let first = first.parse().map_err(|_| wrong())?;
     let end = if end.is_empty() { None } else { Some(end.parse().map_err(|_| wrong())?) };

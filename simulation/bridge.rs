@@ -1,6 +1,6 @@
-//! Owns: an edge instance on a host of its own: a node with the bridge adapter, started as the program starts it, and the
-//! connection to its mains over simulated sockets. The public SDK, which stands there otherwise, brings sockets and threads of
-//! its own.
+//! Owns: an edge instance on a simulated host: a node with the bridge adapter, started as the program starts it, and
+//! its connection to the mains over simulated sockets. The product uses the public SDK for that connection, but the SDK
+//! opens real sockets and threads.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -12,8 +12,11 @@ use futures::future::BoxFuture;
 use futures::{FutureExt, SinkExt, StreamExt};
 use serde_json::{Value, json};
 use session_manager::config::{AdapterConfig, BridgeConfig, Config};
-use session_manager::node::{Ground, Node, NodeSettings};
-use session_manager::proposal::bridge::line::{CallFailure, Dial, Hear, Line};
+use session_manager::node::{Environment, Node, NodeSettings};
+use session_manager::proposal::bridge::connection::{
+    CallFailure, CallFuture, ConnectFuture, Connection, Connector, OnEvent,
+};
+use session_manager::proposal::bridge::error::BridgeError;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
 use tokio_tungstenite::WebSocketStream;
@@ -26,10 +29,10 @@ use crate::network::SimulatedSockets;
 use crate::recorder::Recorder;
 
 pub const NAME: &str = "bridge";
-/// A bridge that finds no main does not start; whoever looks after it tries again.
+/// A bridge that finds no main does not start, and is restarted after this time.
 const AGAIN_AFTER: Duration = Duration::from_millis(200);
 
-/// The life of a bridge's process.
+/// The process of the bridge.
 pub async fn run(here: IpAddr, mains: Vec<IpAddr>, recorder: Recorder) -> turmoil::Result {
     loop {
         match Node::start(settings(here, &mains)).await {
@@ -50,26 +53,26 @@ fn settings(here: IpAddr, mains: &[IpAddr]) -> NodeSettings {
         listen: SocketAddr::from(([127, 0, 0, 1], CLIENT_PORT)),
         ..Config::default()
     };
-    let ground = Ground {
+    let environment = Environment {
         sockets: Arc::new(SimulatedSockets { host: here }),
         dial: Some(Arc::new(SimulatedDial::default())),
-        ..Ground::default()
+        ..Environment::default()
     };
-    NodeSettings { config, reread: None, ground, engine: None }
+    NodeSettings { config, reread: None, environment, engine: None }
 }
 
-/// Each connection hears by a function of its own: a bus that has not noticed the end of the last one still gives its events to
-/// that.
+/// Each connection receives events by another function id, because a bus that has not noticed the end of the last
+/// connection still delivers to its function.
 #[derive(Default)]
 struct SimulatedDial {
     dialled: AtomicU64,
 }
 
-impl Dial for SimulatedDial {
-    fn dial<'a>(&'a self, url: &'a str, within: Duration) -> BoxFuture<'a, Result<Arc<dyn Line>, String>> {
+impl Connector for SimulatedDial {
+    fn connect<'a>(&'a self, url: &'a str, within: Duration) -> ConnectFuture<'a> {
         async move {
             let connected = timeout(within, connect(url)).await;
-            let socket = connected.map_err(|_| "no connection in time".to_owned())??;
+            let socket = connected.map_err(|_| BridgeError::TimedOut(within))?.map_err(BridgeError::Unreachable)?;
             let (send, to_send) = mpsc::unbounded_channel();
             let line = Arc::new(SimulatedLine {
                 send,
@@ -80,7 +83,7 @@ impl Dial for SimulatedDial {
                 lost: CancellationToken::new(),
             });
             tokio::spawn(pump(socket, to_send, line.clone()));
-            let line: Arc<dyn Line> = line;
+            let line: Arc<dyn Connection> = line;
             Ok(line)
         }
         .boxed()
@@ -88,11 +91,11 @@ impl Dial for SimulatedDial {
 }
 
 async fn connect(url: &str) -> Result<WebSocketStream<TcpStream>, String> {
-    let address = url.strip_prefix("ws://").ok_or("it is no URL of a bus")?;
+    let address = url.strip_prefix("ws://").ok_or("it is not the URL of a bus")?;
     let stream = TcpStream::connect(address).await.map_err(|error| error.to_string())?;
-    let shaken = tokio_tungstenite::client_async("ws://simulation/", stream).await;
+    let shaken = tokio_tungstenite::client_async("ws://localhost/", stream).await;
     let (mut socket, _) = shaken.map_err(|error| error.to_string())?;
-    // The first frame says that the bus took us in.
+    // The first frame confirms the registration.
     match socket.next().await {
         Some(Ok(_)) => Ok(socket),
         Some(Err(error)) => Err(error.to_string()),
@@ -106,9 +109,9 @@ struct SimulatedLine {
     send: mpsc::UnboundedSender<Value>,
     hears: String,
     next: AtomicU64,
-    /// Who waits for which answer.
+    /// The callers that wait for an answer, by invocation id.
     waiting: Mutex<BTreeMap<String, oneshot::Sender<Answer>>>,
-    hear: Mutex<Option<Hear>>,
+    hear: Mutex<Option<OnEvent>>,
     lost: CancellationToken,
 }
 
@@ -116,7 +119,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Carries frames both ways until the connection ends or is given up.
+/// Forwards frames in both directions until the connection ends or is closed.
 async fn pump(
     mut socket: WebSocketStream<TcpStream>,
     mut to_send: mpsc::UnboundedReceiver<Value>,
@@ -147,7 +150,7 @@ impl SimulatedLine {
             Some("invocationresult") => {
                 let id = frame["invocation_id"].as_str().unwrap_or_default();
                 if let Some(waiting) = lock(&self.waiting).remove(id) {
-                    // Whoever asked may have given up.
+                    // The caller may have given up.
                     let _ = waiting.send(answer(&frame));
                 }
             }
@@ -157,44 +160,38 @@ impl SimulatedLine {
                     hear(frame["data"].clone(), frame.get("metadata").cloned());
                 }
             }
-            // A feed that cannot be followed from there is asked for again on another connection.
+            // The feed cannot be resumed from there. The bridge retries on a new connection.
             Some("triggerregistrationresult") if !frame["error"].is_null() => self.lost.cancel(),
             Some(_) | None => {}
         }
     }
 }
 
-/// The answer as the SDK would tell it.
+/// The answer in the form that the SDK gives it.
 fn answer(frame: &Value) -> Answer {
     let error = &frame["error"];
     if error.is_null() {
         return Ok(frame["result"].clone());
     }
     let (code, message) = (error["code"].as_str().unwrap_or_default(), error["message"].as_str().unwrap_or_default());
-    let words = message.strip_prefix("handler error: ").unwrap_or(message);
-    Err(match code {
-        "function_not_found" => CallFailure::NoSuchFunction,
-        "invocation_stopped" => CallFailure::Unanswered(message.to_owned()),
-        _other if words.starts_with("session/") => CallFailure::Answered(words.to_owned()),
-        _other => CallFailure::Answered(format!("{code}: {words}")),
-    })
+    Err(CallFailure::from_bus(code, message))
 }
 
-impl Line for SimulatedLine {
-    fn call<'a>(&'a self, function_id: &'a str, body: Value, within: Duration) -> BoxFuture<'a, Answer> {
+impl Connection for SimulatedLine {
+    fn call<'a>(&'a self, function_id: &'a str, body: Value, within: Duration) -> CallFuture<'a> {
         async move {
             let id = self.next.fetch_add(1, Ordering::Relaxed).to_string();
-            let (tell, told) = oneshot::channel();
-            lock(&self.waiting).insert(id.clone(), tell);
+            let (sender, answer) = oneshot::channel();
+            lock(&self.waiting).insert(id.clone(), sender);
             let frame = json!({
                 "type": "invokefunction", "invocation_id": id, "function_id": function_id, "data": body,
             });
             if self.lost.is_cancelled() || self.send.send(frame).is_err() {
                 return Err(CallFailure::NotSent("the connection is lost".to_owned()));
             }
-            let unanswered = |why: &str| Err(CallFailure::Unanswered(why.to_owned()));
+            let unanswered = |why: &str| Err(CallFailure::OutcomeUnknown(why.to_owned()));
             tokio::select! {
-                answer = told => answer.unwrap_or_else(|_| unanswered("nobody answers")),
+                answer = answer => answer.unwrap_or_else(|_| unanswered("the connection was closed")),
                 () = self.lost.cancelled() => unanswered("the connection was lost before the answer came"),
                 () = tokio::time::sleep(within) => unanswered("no answer in time"),
             }
@@ -202,8 +199,8 @@ impl Line for SimulatedLine {
         .boxed()
     }
 
-    fn follow(&self, after: Option<&str>, hear: Hear) -> Result<(), String> {
-        *lock(&self.hear) = Some(hear);
+    fn subscribe(&self, after: Option<&str>, on_event: OnEvent) -> Result<(), BridgeError> {
+        *lock(&self.hear) = Some(on_event);
         let hears = &self.hears;
         let metadata = after.map_or(json!({}), |after| json!({ "session-manager": { "after": after } }));
         let binding = json!({
@@ -211,7 +208,7 @@ impl Line for SimulatedLine {
             "config": {}, "metadata": metadata,
         });
         for frame in [json!({ "type": "registerfunction", "id": hears }), binding] {
-            self.send.send(frame).map_err(|_| "the connection is lost".to_owned())?;
+            self.send.send(frame).map_err(|_| BridgeError::ConnectionLost)?;
         }
         Ok(())
     }
@@ -220,7 +217,7 @@ impl Line for SimulatedLine {
         self.lost.cancelled().boxed()
     }
 
-    fn hang_up(&self) {
+    fn close(&self) {
         self.lost.cancel();
     }
 }

@@ -1,4 +1,4 @@
-//! Owns: the bugs that are put in on purpose (`session_manager::planted`), and how many seeds it takes to notice each.
+//! Owns: the hunt for planted bugs (`session_manager::planted`): how many seeds it takes until a law is violated.
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -6,49 +6,51 @@ use std::time::{Duration, Instant};
 use session_manager::planted::Bug;
 
 use crate::arguments::scenario_of;
-use crate::one::replay;
-use crate::process::{self, Running};
 use crate::scenario::{self, Scenario};
+use crate::seed_process::{self, Running};
+use crate::single_run::replay;
 
-/// A bug that this many seeds do not show counts as missed.
+/// A bug that none of this many seeds shows counts as missed.
 const SEEDS_MAX: u64 = 50;
 
-/// Enough of a violation to know it.
+/// The characters of a violation to print.
 const LAW_CHARS: usize = 110;
 
-/// How one bug was noticed.
+/// How one bug was found.
 struct Caught {
     seed: u64,
     scenario: &'static str,
     law: String,
 }
 
-/// Which scenario a seed runs while a bug is sought.
-pub type Hunting = fn(Bug, u64) -> &'static Scenario;
+/// Chooses the scenario of a seed during a hunt.
+pub type ChooseScenario = fn(Bug, u64) -> &'static Scenario;
 
-/// As a campaign would.
+/// All scenarios in turn, as in a campaign.
 pub fn in_turn(_: Bug, seed: u64) -> &'static Scenario {
     scenario_of(seed)
 }
 
-/// The one that breaks what the bug is about: what CI has time for.
+/// The scenario that shows the bug soonest, for the short time of CI.
 pub fn where_it_shows(bug: Bug, seed: u64) -> &'static Scenario {
     let name = match bug {
         Bug::SkipFsync | Bug::ApplyTwiceAfterRestart => "crashes",
         Bug::AnswerBeforeCommit | Bug::ReadWithoutBarrier | Bug::PublishBeforeCommit => "partitions",
         Bug::ForgetDedup | Bug::ReuseIdsAfterFailover => "skew",
         Bug::AcceptTruncatedSnapshot => "snapshots",
+        Bug::ConstantElectionTimes => "slow-disks",
+        Bug::HeartbeatsWaitForDisk => "patience",
     };
     scenario::named(name).unwrap_or_else(|| scenario_of(seed))
 }
 
-/// Plants each bug in turn, with the seeds from the first one on, until one of them breaks a law.
-pub fn run(bugs: &[Bug], hunting: Hunting, jobs: usize) -> ExitCode {
+/// Plants each bug and runs seeds from 1 on, until one of them violates a law.
+pub fn run(bugs: &[Bug], choose: ChooseScenario, jobs: usize) -> ExitCode {
     println!("{:<27} {:>5}  {:<12} {:>7}  law", "planted", "seeds", "scenario", "real s");
     let mut missed = 0;
     for bug in bugs {
         let begun = Instant::now();
-        let caught = hunt(*bug, hunting, jobs);
+        let caught = hunt(*bug, choose, jobs);
         let took = begun.elapsed().as_secs_f64();
         match caught {
             Some(Caught { seed, scenario, law }) => {
@@ -64,13 +66,13 @@ pub fn run(bugs: &[Bug], hunting: Hunting, jobs: usize) -> ExitCode {
     if missed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-fn hunt(bug: Bug, hunting: Hunting, jobs: usize) -> Option<Caught> {
+fn hunt(bug: Bug, choose: ChooseScenario, jobs: usize) -> Option<Caught> {
     let (mut running, mut next, mut caught): (Vec<Running>, u64, Option<Caught>) = (Vec::new(), 1, None);
     loop {
-        // Seeds before the one that caught it may still run, and may catch it too.
+        // Lower seeds may still run and may find the bug too.
         let wanted = caught.is_none() && next <= SEEDS_MAX;
         if wanted && running.len() < jobs {
-            running.extend(process::start(next, hunting(bug, next), Some(bug), None));
+            running.extend(seed_process::start(next, choose(bug, next), Some(bug), None));
             next += 1;
             continue;
         }
@@ -79,8 +81,8 @@ fn hunt(bug: Bug, hunting: Hunting, jobs: usize) -> Option<Caught> {
         }
         std::thread::sleep(Duration::from_millis(10));
         running.retain_mut(|one| {
-            let Some(told) = one.ended() else { return true };
-            if let Err(failure) = told {
+            let Some(ended) = one.ended() else { return true };
+            if let Err(failure) = ended {
                 let panic = failure.words.lines().skip_while(|line| !line.starts_with("PANIC")).take(2);
                 let panic = panic.chain(failure.words.lines().take(1)).collect::<Vec<_>>().join(" ");
                 let law = failure.violation.unwrap_or(panic);

@@ -1,36 +1,41 @@
-//! Owns: the disk of a simulated host, as the log and the snapshots ask for it, and its faults. What is not synced is lost or
-//! torn when the host crashes (turmoil's doing); reads and writes fail on demand (ours).
+//! Owns: the disk of a simulated host, for the log and the snapshots, and its faults. turmoil loses or tears unsynced
+//! writes when the host crashes; this file makes reads and writes fail on demand.
 //! Never: what the bytes mean.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
-use session_manager::storage::disk::{Disk, DiskFile, Hold};
+use session_manager::planted::{self, Bug};
+use session_manager::storage::disk::{Disk, DiskFile, Lock};
 use turmoil::fs::shim::std::fs;
 
 use crate::determinism::Chance;
+use crate::truncated;
 
-/// What is wrong with a disk at the moment. One per node; it outlives crashes.
+/// A fault of a disk. A node has at most one at a time, and it outlives crashes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Trouble {
-    /// Writes find no space after their first half.
+    /// Writes fail for lack of space after their first half.
     Full,
     /// Writes fail.
     FailingWrites,
-    /// Syncs fail, and what they should have made durable may be lost.
+    /// Syncs fail, and unsynced data may be lost.
     FailingSyncs,
-    /// One read in so many has a flipped bit.
+    /// One read in `one_in` has a flipped bit.
     FlippedReads { one_in: u64 },
-    /// One read in so many fails: of everything, or of snapshots, which then break off on their way to another node.
+    /// One read in `one_in` fails: of all files, or only of snapshots, which interrupts their transfer to another node.
     FailingReads { one_in: u64, snapshots: bool },
+    /// Each write of the log takes this long.
+    Slow { ms: u64 },
 }
 
 #[derive(Debug)]
 pub struct Faults {
     state: Mutex<(Option<Trouble>, Chance)>,
-    /// The most that one read gives, as a system may: whoever reads has to ask again, and a snapshot travels in small parts.
+    /// The maximum of one read. Operating systems may return less than asked for, and snapshots travel in small parts.
     piece_bytes: usize,
 }
 
@@ -52,7 +57,7 @@ impl Faults {
         self.lock().0 == Some(what)
     }
 
-    /// Whether this read is one that fails.
+    /// Whether this read fails.
     fn fails_to_read(&self, path: &Path) -> bool {
         let snapshot = path.extension().is_some_and(|ending| ending == "snap");
         match &mut *self.lock() {
@@ -75,7 +80,7 @@ impl Faults {
     }
 }
 
-/// Files that are open, by the name they have now: the simulated disk knows files by name only.
+/// The open files with their current names. The simulated disk knows files only by name, so a rename must be tracked.
 type Open = Arc<Mutex<(u64, BTreeMap<u64, PathBuf>)>>;
 
 #[derive(Clone)]
@@ -126,6 +131,10 @@ impl Disk for SimulatedDisk {
     }
 
     fn read(&self, path: &Path) -> io::Result<Box<dyn DiskFile>> {
+        // The product reads a draft only to verify a snapshot that it received.
+        if planted::has(Bug::AcceptTruncatedSnapshot) && path.extension().is_some_and(|ending| ending == "new") {
+            truncated::complete(path)?;
+        }
         Ok(self.opened(path, false, fs::File::open(path)?))
     }
 
@@ -162,21 +171,28 @@ impl Disk for SimulatedDisk {
         fs::sync_dir(dir)
     }
 
-    /// One process at a time is the simulation's doing: a host runs one, and a crash leaves none.
-    fn hold(&self, _dir: &Path) -> io::Result<Hold> {
+    fn sync_delay(&self) -> Duration {
+        match self.faults.lock().0 {
+            Some(Trouble::Slow { ms }) => Duration::from_millis(ms),
+            _other => Duration::ZERO,
+        }
+    }
+
+    /// The simulation runs one process per host, so no lock is needed.
+    fn lock(&self, _dir: &Path) -> io::Result<Lock> {
         Ok(Box::new(()))
     }
 }
 
 struct Handle {
     id: u64,
-    /// The name the open file was found under.
+    /// The name under which the file was last opened.
     path: PathBuf,
     open: Open,
 }
 
 impl Handle {
-    /// The name the file has now.
+    /// The current name of the file.
     fn name(&self) -> PathBuf {
         let open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         open.1.get(&self.id).unwrap_or(&self.path).clone()
@@ -198,7 +214,7 @@ struct SimulatedFile {
 }
 
 impl SimulatedFile {
-    /// The open file under the name it has now.
+    /// The open file under its current name.
     fn file(&mut self) -> io::Result<&mut fs::File> {
         let now = self.handle.name();
         if now != self.handle.path {
@@ -209,7 +225,7 @@ impl SimulatedFile {
         Ok(&mut self.file)
     }
 
-    /// The files that say of themselves when they are damaged.
+    /// Files with checksums. Only these get read faults, because other files cannot detect damage.
     fn is_checked(&self) -> bool {
         let name = self.handle.path.extension().and_then(|ending| ending.to_str());
         matches!(name, Some("log" | "snap")) || self.handle.path.ends_with("vote")
@@ -270,6 +286,9 @@ impl DiskFile for SimulatedFile {
     fn sync_data(&mut self) -> io::Result<()> {
         if self.faults.feel(Trouble::FailingSyncs) {
             return Err(broken("syncing"));
+        }
+        if planted::has(Bug::SkipFsync) && self.handle.path.extension().is_some_and(|ending| ending == "log") {
+            return Ok(());
         }
         self.file()?.sync_data()
     }

@@ -1,13 +1,15 @@
-//! Owns: what a run records: every call of every client, every event every subscriber heard, what each node applied and
-//! which state it had, and what was broken on purpose. Oracles are pure functions over a finished `History`.
-//! Never: judge. Never: a real clock; a simulation has one thread, so `order` is the true order of things.
+//! Owns: what a run records: every call of every client, every event that a subscriber received, what each node applied
+//! and its state hash, and the injected faults. Oracles are pure functions over a finished `History`.
+//! Never: checks, or a real clock. A simulation has one thread, so `order` is the real order of events.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 use session_manager::storage::log::record::{Entry, LogId};
 
-/// When something happened. Two moments never have the same `order`; many share a millisecond.
+pub use crate::http_call::Outcome;
+
+/// When something happened. No two moments have the same `order`; many have the same millisecond.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Moment {
     pub order: u64,
@@ -15,62 +17,48 @@ pub struct Moment {
     pub at_ms: u64,
 }
 
-/// What a client knows after a call.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Outcome {
-    /// Acknowledged, with the response.
-    Answered(Value),
-    /// Final: any error but `session/storage`. Nothing was changed.
-    Refused { code: String, message: String },
-    /// `session/storage`, or nobody listened: certainly not carried out.
-    Unavailable(String),
-    /// `session/storage: outcome unknown`, a broken connection, the client's own deadline, or the end of the run: it may
-    /// have been carried out, once, at any time after the call.
-    Unknown(String),
-}
-
-/// One call on its way: what is sent once over one connection. A client that repeats itself makes several of them.
+/// One attempt of a call, sent once over one connection. A client that retries records several of them.
 #[derive(Debug, Clone)]
 pub struct Operation {
-    /// Equal to its place in `History::operations`.
+    /// Its index in `History::operations`.
     pub id: usize,
     pub client: usize,
     pub node: u64,
     /// `session::append`, ….
     pub function: &'static str,
     pub request: Value,
-    /// The operation this one repeats word for word, because its outcome was not a final one.
+    /// The operation that this one retries with the same request.
     pub repeats: Option<usize>,
     pub called: Moment,
-    /// `None` only while the run goes on.
+    /// `None` only during the run.
     pub returned: Option<Moment>,
     pub outcome: Outcome,
 }
 
-/// A place in a session's and the cluster's order of events.
+/// The position of an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Place {
     pub index: u64,
     pub ordinal: u32,
 }
 
-/// One connection of a subscriber, bound to every event of every session.
+/// One connection of a subscriber that is bound to every event of every session.
 #[derive(Debug, Clone)]
 pub struct Subscription {
-    /// Equal to its place in `History::subscriptions`.
+    /// Its index in `History::subscriptions`.
     pub id: usize,
     pub subscriber: usize,
     pub node: u64,
-    /// The position it asked to resume after; it gets every committed event past it. `None`: whatever is published
+    /// The position to resume after: it receives every later committed event. `None`: it receives what is published
     /// after `bound`.
     pub after: Option<Place>,
     /// When the node confirmed the binding.
     pub bound: Moment,
-    /// When the connection broke or was given up; `None`: it lived to the end of the run.
+    /// When the connection ended; `None`: it was open at the end of the run.
     pub ended: Option<Moment>,
 }
 
-/// One event as a subscriber heard it.
+/// One event as a subscriber received it.
 #[derive(Debug, Clone)]
 pub struct Delivery {
     pub subscription: usize,
@@ -83,17 +71,17 @@ pub struct Delivery {
     pub payload: Value,
 }
 
-/// An entry that a node applied, as it lies in that node's log.
+/// An entry that a node applied, as stored in its log.
 #[derive(Debug, Clone)]
 pub struct Applied {
     pub node: u64,
-    /// Counts the starts of this node.
+    /// The number of the node's start.
     pub boot: u32,
     pub noticed: Moment,
     pub entry: Entry,
 }
 
-/// How far a node's state was, and what its hash was there.
+/// The applied index of a node and its state hash there.
 #[derive(Debug, Clone, Copy)]
 pub struct Sample {
     pub node: u64,
@@ -101,21 +89,29 @@ pub struct Sample {
     pub at: Moment,
     pub applied: LogId,
     pub state_hash: u128,
-    /// The sum of all that its state held there (`replay::sum`), when somebody looked: the hash comes with a snapshot and
-    /// says nothing of what else came with it.
+    /// The sum over its state (`replay::sum`), if it was computed. A snapshot carries the hash, so the hash alone does
+    /// not show whether the installed state is right.
     pub contents: Option<u128>,
 }
 
-/// Something broken on purpose, or mended.
+/// An injected fault.
 #[derive(Debug, Clone)]
 pub struct Fault {
     pub at: Moment,
-    /// `partition`, `crash`, …: one word per kind, counted in the summary.
+    /// `isolate`, `crash`, …: the summary counts by kind.
     pub kind: &'static str,
     pub words: String,
 }
 
-/// A node began or ended, by itself or by our hand.
+/// From this moment on a sync of the node takes this long.
+#[derive(Debug, Clone, Copy)]
+pub struct DiskSpeed {
+    pub at: Moment,
+    pub node: u64,
+    pub sync_ms: u64,
+}
+
+/// A start or an end of a node, or the start of its leadership.
 #[derive(Debug, Clone)]
 pub struct Life {
     pub at: Moment,
@@ -127,9 +123,9 @@ pub struct Life {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LifeEvent {
     Started,
-    /// A node that cannot go on ends its process, with the reason: it is restarted a little later.
+    /// The node ended its process for this reason. It is restarted later.
     Ended(String),
-    /// A node that refuses to start, with the reason.
+    /// The node refused to start for this reason.
     Refused(String),
     /// Killed by the simulation.
     Crashed,
@@ -137,30 +133,35 @@ pub enum LifeEvent {
     Leads(u64),
 }
 
-/// Everything that was recorded, in order within each list.
+/// Everything that was recorded. Each list is in order.
 #[derive(Debug, Clone, Default)]
 pub struct History {
     pub operations: Vec<Operation>,
     pub subscriptions: Vec<Subscription>,
     pub deliveries: Vec<Delivery>,
-    /// What nodes applied, as they noticed it. Every index that any node applied is here, from the first on.
+    /// Every index that any node applied, from the first on.
     pub applied: Vec<Applied>,
     pub samples: Vec<Sample>,
     pub faults: Vec<Fault>,
     pub lives: Vec<Life>,
-    /// From here on nothing is broken any more; a moment later every node must answer again.
+    pub disk_speeds: Vec<DiskSpeed>,
+    /// When the cluster was up, and faults began.
+    pub up: Option<Moment>,
+    /// None of the faults is a reason for an election.
+    pub keeps_leader: bool,
+    /// When all faults were mended. Soon afterwards every node must answer again.
     pub healed: Option<Moment>,
-    /// Who votes in the end. Other nodes were never invited, or were removed, and answer nothing.
+    /// The voters at the end. Other nodes were never added or were removed, and need not answer.
     pub voters: BTreeSet<u64>,
-    /// The bridge, which listeners know as one more node.
+    /// The number of the bridge, which subscribers treat as one more node.
     pub bridge: Option<u64>,
-    /// When the clients had stopped and the nodes had come to rest. Whatever was called after this reads the final state.
+    /// When clients and operator had stopped. Every later call reads the final state.
     pub rested: Option<Moment>,
 }
 
 impl History {
-    /// The committed log: one entry per index. The first one noticed stands for the index; that all are equal is an
-    /// oracle's to check.
+    /// The committed log: for each index the entry that was recorded first. The oracle `agreement` checks that all are
+    /// equal.
     pub fn log(&self) -> BTreeMap<u64, &Entry> {
         let mut log = BTreeMap::new();
         for applied in &self.applied {
@@ -173,7 +174,7 @@ impl History {
         self.lives.iter().filter(|life| matches!(life.what, LifeEvent::Leads(_))).count()
     }
 
-    /// Mutations that were acknowledged.
+    /// The number of acknowledged mutations.
     pub fn acknowledged(&self) -> usize {
         let done = |operation: &&Operation| matches!(operation.outcome, Outcome::Answered(_)) && operation.mutates();
         self.operations.iter().filter(done).count()
@@ -181,7 +182,7 @@ impl History {
 }
 
 impl Operation {
-    /// True for functions that may change state. What only reads is listed; everything else counts as a change.
+    /// Whether the function may change state. The functions that only read are listed.
     pub fn mutates(&self) -> bool {
         const READS: [&str; 11] = [
             "session::get",

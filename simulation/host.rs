@@ -1,24 +1,26 @@
-//! Owns: one node's life on a simulated host: started as the program starts it, watched while it runs, ended as its
-//! process would end. Never: decide when to crash it.
+//! Owns: one node on a simulated host: it is started as the program starts it, observed while it runs, and ended as its
+//! process would end. Never: when it crashes; the nemesis decides that.
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use openraft::async_runtime::WatchReceiver;
 use session_manager::config::{AdapterConfig, Config, DataDir};
-use session_manager::node::{Ground, Node, NodeSettings};
-use session_manager::proposal::mint::SystemMint;
+use session_manager::machine::long::Steps;
+use session_manager::node::{Environment, Node, NodeSettings};
 use session_manager::proposal::raft::RaftSettings;
 use session_manager::replication::replica::Replica;
+use session_manager::replication::threads::ApplyDelay;
 use session_manager::storage::log::Limits;
 use tokio::sync::Notify;
 
 use crate::determinism::{self, EPOCH};
 use crate::disk::{Faults, SimulatedDisk};
 use crate::history::LifeEvent;
+use crate::mint::SimulatedMint;
 use crate::network::SimulatedSockets;
 use crate::oracle::replay::sum;
 use crate::recorder::Recorder;
@@ -26,10 +28,10 @@ use crate::recorder::Recorder;
 pub const CLIENT_PORT: u16 = 7000;
 pub const PEER_PORT: u16 = 7001;
 
-/// Adding up a whole state is slow: besides after every jump it is done where an applied entry has such a number.
+/// Summing a whole state is slow. It is done after every snapshot, and at every index that this number divides.
 const CONTENTS_EVERY: u64 = 16;
 
-/// Sizes that make everything that happens rarely happen often.
+/// Small sizes, so that segments, snapshots and cache misses happen often.
 #[derive(Debug, Clone, Copy)]
 pub struct Sizes {
     pub segment_bytes: u64,
@@ -38,32 +40,37 @@ pub struct Sizes {
     pub keep_entries: u64,
 }
 
-/// What the rest of the run knows of a node.
+/// What the rest of the run knows about a node.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Status {
     pub boot: u32,
     pub started: bool,
-    /// Its process is over, or it refused to start: somebody has to start it again.
+    /// Its process ended, or it refused to start. The nemesis restarts it.
     pub over: bool,
-    /// The term it leads.
+    /// The term in which it is the leader.
     pub leads: Option<u64>,
+    /// A change of voters is half done, as far as it knows.
+    pub changes_voters: bool,
     pub applied: Option<u64>,
     pub state_hash: u128,
 }
 
-/// A host and what of it outlives a crash.
+/// A host, with everything that outlives a crash.
 #[derive(Clone)]
 pub struct Station {
     pub node: u64,
     pub address: IpAddr,
-    /// The first member founds the cluster; the others wait to be invited.
+    /// The first node founds the cluster; the others wait to be added.
     pub founds: bool,
     pub sizes: Sizes,
     pub faults: Arc<Faults>,
-    /// How wrong its clock is.
+    /// The error of its clock.
     pub skew_ms: Arc<AtomicI64>,
-    /// Told when it is to stop in order.
+    /// How long applying the next command takes.
+    pub long_command_ms: Arc<AtomicU64>,
+    /// Notified to shut the node down.
     pub stop: Arc<Notify>,
+    jump: Arc<(Mutex<Duration>, Notify)>,
     pub recorder: Recorder,
     status: Arc<Mutex<Status>>,
 }
@@ -77,7 +84,9 @@ impl Station {
             sizes,
             faults,
             skew_ms: Arc::default(),
+            long_command_ms: Arc::default(),
             stop: Arc::default(),
+            jump: Arc::default(),
             recorder,
             status: Arc::default(),
         }
@@ -91,10 +100,24 @@ impl Station {
         *self.lock()
     }
 
-    /// Nothing of the node is left.
+    /// Records that the node does not run.
     pub fn is_down(&self) {
         let mut status = self.lock();
         *status = Status { boot: status.boot, applied: status.applied, ..Status::default() };
+    }
+
+    /// Lets the monotonic clock of the host jump.
+    pub fn jump(&self, by: Duration) {
+        *self.jump.0.lock().unwrap_or_else(PoisonError::into_inner) += by;
+        self.jump.1.notify_one();
+    }
+
+    async fn jumps(&self) -> ! {
+        loop {
+            self.jump.1.notified().await;
+            let by = std::mem::take(&mut *self.jump.0.lock().unwrap_or_else(PoisonError::into_inner));
+            tokio::time::advance(by).await;
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, Status> {
@@ -105,7 +128,7 @@ impl Station {
         self.recorder.life(self.node, self.status().boot, what);
     }
 
-    /// The life of the node's process. Whoever looks after the host ends it.
+    /// The process of the node. It waits at its end until the nemesis crashes the host.
     pub async fn run(self) -> turmoil::Result {
         {
             let mut status = self.lock();
@@ -125,11 +148,12 @@ impl Station {
         self.lock().started = true;
         let why = tokio::select! {
             why = node.failed() => why,
-            () = self.stop.notified() => "stopped in order".to_owned(),
+            () = self.stop.notified() => "shut down".to_owned(),
             () = self.watch(&node) => "nothing to watch".to_owned(),
+            never = self.jumps() => never,
         };
-        if why == "stopped in order" {
-            self.recorder.say(&format!("node {}", self.node), "stops in order");
+        if why == "shut down" {
+            self.recorder.say(&format!("node {}", self.node), "shuts down");
             node.shutdown().await;
         }
         LifeEvent::Ended(why)
@@ -143,38 +167,47 @@ impl Station {
             peer_listen: Some(here(PEER_PORT)),
             node_id: self.node,
             join: !self.founds,
+            // Every node listens on the loopback address of its own host.
+            advertise: Some(format!("ws://{}:{CLIENT_PORT}", self.address)),
             ..Config::default()
         };
-        let (skew, sizes) = (self.skew_ms.clone(), self.sizes);
+        let (skew, sizes, long_command_ms) = (self.skew_ms.clone(), self.sizes, self.long_command_ms.clone());
+        let apply_delay: ApplyDelay =
+            Arc::new(move || Duration::from_millis(long_command_ms.swap(0, Ordering::SeqCst)));
         let clock = move || (EPOCH + determinism::now()).as_millis() as i64 + skew.load(Ordering::SeqCst);
-        let ground = Ground {
+        let environment = Environment {
             sockets: Arc::new(SimulatedSockets { host: self.address }),
             disk: Arc::new(SimulatedDisk::new(self.faults.clone())),
-            mint: Arc::new(SystemMint::with_clock(Arc::new(clock))),
+            mint: Arc::new(SimulatedMint::new(Arc::new(clock))),
             state_in_memory: true,
-            tune: Some(Arc::new(move |settings| tuned(settings, sizes))),
+            tune: Some(Arc::new(move |settings| RaftSettings {
+                apply_delay: apply_delay.clone(),
+                ..tuned(settings, sizes)
+            })),
             dial: None,
         };
-        NodeSettings { config, reread: None, ground, engine: None }
+        NodeSettings { config, reread: None, environment, engine: None }
     }
 
-    /// Writes down what the node applies and which state it has, whenever that changes.
+    /// Records what the node applies and its state hash, whenever they change.
     async fn watch(&self, node: &Node) {
         let Some(replica) = node.replica() else { return };
         let mut metrics = replica.raft().metrics();
         let (mut next, mut led) = (0, None);
         loop {
-            let leads = {
+            let (leads, changes_voters) = {
                 let seen = metrics.borrow_watched();
-                seen.state.is_leader().then_some(seen.current_term)
+                let sets = seen.membership_config.membership().get_joint_config().len();
+                (seen.state.is_leader().then_some(seen.current_term), sets > 1)
             };
+            self.lock().changes_voters = changes_voters;
             if leads.is_some() && leads != led {
                 self.life(LifeEvent::Leads(leads.unwrap_or_default()));
             }
             led = leads;
             self.lock().leads = leads;
             next = self.note_applied(&replica, next);
-            // A long apply reports only at its end; looking again soon costs nothing here.
+            // A long apply reports only at its end. Polling costs nothing in simulated time.
             let soon = tokio::time::sleep(Duration::from_millis(20));
             tokio::select! {
                 changed = metrics.changed() => if changed.is_err() { std::future::pending::<()>().await },
@@ -183,25 +216,25 @@ impl Station {
         }
     }
 
-    /// Writes down the entries applied from `next` on. Returns where to go on.
+    /// Records the entries applied from `next` on. Returns the next index.
     fn note_applied(&self, replica: &Replica, next: u64) -> u64 {
-        let Ok(mark) = replica.mark() else { return next };
-        let Some(applied) = mark.applied.filter(|applied| applied.index >= next) else { return next };
-        // A read that fails for a disk fault is tried again.
+        let Ok(checkpoint) = replica.checkpoint() else { return next };
+        let Some(applied) = checkpoint.applied.filter(|applied| applied.index >= next) else { return next };
+        // A read that fails because of a disk fault is retried.
         let Ok(entries) = replica.log().read(next, applied.index + 1, usize::MAX) else { return next };
         let boot = self.status().boot;
-        // What came from a snapshot, at the start or later, did not come out of these entries.
+        // A snapshot brings a state that does not come from these entries.
         let jumped = next == 0 || entries.first().is_none_or(|first| first.index() != next);
         let contents = (jumped || applied.index % CONTENTS_EVERY == 0).then(|| contents(replica)).flatten();
         self.recorder.applied(self.node, boot, entries);
-        self.recorder.sample(self.node, boot, applied, mark.state_hash, contents);
+        self.recorder.sample(self.node, boot, applied, checkpoint.state_hash, contents);
         let mut status = self.lock();
-        (status.applied, status.state_hash) = (Some(applied.index), mark.state_hash);
+        (status.applied, status.state_hash) = (Some(applied.index), checkpoint.state_hash);
         applied.index + 1
     }
 }
 
-/// The sum of all that the state of a node holds.
+/// The sum over all pairs of the state of a node.
 fn contents(replica: &Replica) -> Option<u128> {
     let pairs = replica.store().freeze().ok()?.pairs;
     Some(sum(pairs.collect::<Result<Vec<_>, _>>().ok()?.into_iter()))
@@ -213,7 +246,7 @@ pub fn name(node: u64) -> String {
 
 fn tuned(settings: RaftSettings, sizes: Sizes) -> RaftSettings {
     RaftSettings {
-        log_thread: false,
+        own_threads: false,
         log: Limits {
             segment_bytes: sizes.segment_bytes,
             cache_bytes: sizes.cache_bytes,
@@ -223,6 +256,8 @@ fn tuned(settings: RaftSettings, sizes: Sizes) -> RaftSettings {
         },
         snapshot_every: sizes.snapshot_every,
         keep_entries: sizes.keep_entries,
+        // Sessions are short here, and still their deletes and forks take several commands.
+        steps: Steps { long_after: 3, records: 2 },
         ..settings
     }
 }

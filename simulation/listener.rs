@@ -1,5 +1,5 @@
-//! Owns: a subscriber on the bus: bound to every event, moved from node to node by the network and by its own will, resuming
-//! where it stopped. Never: check what it hears; the oracles do.
+//! Owns: a subscriber on the bus. It is bound to every event, moves between nodes at random or when a connection fails,
+//! and resumes at its last position. Never: checks of what it receives; the oracles do that.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -21,24 +21,24 @@ use crate::workload::Common;
 /// How long connecting and binding may take.
 const BIND_MAX: Duration = Duration::from_secs(2);
 const PING_EVERY: Duration = Duration::from_millis(250);
-/// Silence for this long means that the node is gone or cut off.
+/// A node that sends nothing for this long is down or cut off.
 const SILENCE_MAX: Duration = Duration::from_millis(1_500);
 
 pub struct Listener {
     pub id: usize,
-    /// Where it may listen: nodes, or the bridge.
+    /// The hosts it may connect to: nodes, or the bridge.
     pub hosts: Vec<(u64, IpAddr)>,
     pub recorder: Recorder,
     pub common: Arc<Common>,
     pub chance: Chance,
-    /// The last event heard, as the node spells its position.
+    /// The position of the last received event, as text and as numbers.
     pub after: Option<(String, Place)>,
 }
 
 type Socket = WebSocketStream<TcpStream>;
 
 impl Listener {
-    /// Listens until the clients have stopped and nothing has come for a while.
+    /// Connects and receives until the end of the run.
     pub async fn run(mut self) {
         loop {
             let (node, host) = self.hosts[self.chance.below(self.hosts.len())];
@@ -57,10 +57,10 @@ impl Listener {
 
     async fn bind(&mut self, node: u64, host: IpAddr) -> Result<(Socket, usize), String> {
         let stream = TcpStream::connect(SocketAddr::new(host, CLIENT_PORT)).await.map_err(|error| error.to_string())?;
-        let shaken = tokio_tungstenite::client_async("ws://simulation/", stream).await;
+        let shaken = tokio_tungstenite::client_async("ws://localhost/", stream).await;
         let (mut socket, _) = shaken.map_err(|error| error.to_string())?;
         expect(&mut socket, "workerregistered").await?;
-        // A function's name belongs to whoever has it first: each listener has one of its own.
+        // The first client that registers a function id owns it, so each listener uses another id.
         let hear = format!("listener::hear-{}", self.id);
         send(&mut socket, json!({ "type": "registerfunction", "id": hear })).await?;
         let metadata = match &self.after {
@@ -72,21 +72,21 @@ impl Listener {
             "function_id": hear, "config": {}, "metadata": metadata,
         });
         send(&mut socket, binding).await?;
-        // What the binding missed may come before the answer to it.
+        // Missed events may arrive before the answer to the binding.
         let mut early = Vec::new();
-        let told = loop {
+        let answer = loop {
             let frame = next(&mut socket).await?;
             if frame["type"] == "triggerregistrationresult" {
                 break frame;
             }
             if frame["type"] == "registrationrejected" {
-                // A connection that the node does not know to be lost still has the name, and would get the events.
+                // The node has not noticed that the earlier connection is lost, and would send the events there.
                 return Err("the function belongs to an earlier connection".to_owned());
             }
             early.push(frame);
         };
-        if let Some(error) = told.get("error").filter(|error| !error.is_null()) {
-            // The node cannot go back that far: begin anew.
+        if let Some(error) = answer.get("error").filter(|error| !error.is_null()) {
+            // The node does not keep events that far back: start without a position.
             self.after = None;
             return Err(error.to_string());
         }
@@ -117,10 +117,10 @@ impl Listener {
                 },
                 _tick = ping.tick() => {
                     if heard.elapsed() > SILENCE_MAX {
-                        break "silence".to_owned();
+                        break "no frame in time".to_owned();
                     }
                     if Instant::now() > leave_at && !self.common.stops() {
-                        break "moving on".to_owned();
+                        break "moves to another node".to_owned();
                     }
                     if let Err(error) = socket.send(Message::Ping(Vec::new().into())).await {
                         break error.to_string();
@@ -137,7 +137,7 @@ impl Listener {
         }
         let ours = &frame["metadata"]["session-manager"];
         let position = ours["position"].as_str().ok_or_else(|| format!("no position in {frame}"))?.to_owned();
-        let place = place(&position).ok_or_else(|| format!("an unreadable position in {frame}"))?;
+        let place = place(&position).ok_or_else(|| format!("an invalid position in {frame}"))?;
         let seq = ours["seq"].as_u64().ok_or_else(|| format!("no seq in {frame}"))?;
         let payload = frame["data"]["payload"].clone();
         let kind = frame["data"]["trigger_type"].as_str().unwrap_or_default().to_owned();

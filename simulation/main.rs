@@ -1,13 +1,13 @@
-//! The product under deterministic faults of network, disk and clock.
+//! The product in a deterministic simulation with faults of network, disk, clock and processes.
 //!
 //!     cargo sim -- --seeds 1..200                   many seeds, over all scenarios
 //!     cargo sim -- --seeds 1..200 --scenario disk   … or one
-//!     cargo sim -- --minutes 10 --jobs 2            as many as fit into ten minutes
+//!     cargo sim -- --minutes 10 --jobs 2            as many seeds as fit into ten minutes
 //!     cargo sim -- --seed 17 --scenario disk --trace trace.txt
-//!     cargo sim -- --planted                        bugs put in on purpose: how many seeds find each
+//!     cargo sim -- --planted                        for each planted bug, how many seeds it takes to find it
 //!
-//! Without arguments, as `cargo test` calls it, it runs the short set of CI. One seed per process: the runner starts itself
-//! for each. `architecture/testing.md` says what is broken, what is checked, and what is not.
+//! Without arguments, as `cargo test` calls it, it runs the short set of CI. Each seed runs in a separate process,
+//! which the runner starts. `architecture/testing.md` describes the faults, the checks, and what is not checked.
 
 #[cfg(not(tokio_unstable))]
 compile_error!(
@@ -16,23 +16,26 @@ compile_error!(
 
 mod arguments;
 mod bridge;
+mod caller;
 mod caught;
 mod determinism;
 mod disk;
-mod door;
 #[allow(dead_code, reason = "the oracles read it")]
 mod history;
 mod host;
+mod http_call;
 mod listener;
+mod mint;
 mod nemesis;
 mod network;
-mod one;
 mod operator;
 mod oracle;
-mod process;
 mod recorder;
 mod runner;
 mod scenario;
+mod seed_process;
+mod single_run;
+mod truncated;
 mod workload;
 mod world;
 
@@ -48,7 +51,7 @@ fn main() -> ExitCode {
             if let Some(bug) = bug {
                 planted::plant(bug);
             }
-            one::run(seed, scenario, bug, trace.as_deref(), quiet)
+            single_run::run(seed, scenario, bug, trace.as_deref(), quiet)
         }
         Ok(Wanted::Many(campaign)) => runner::run(&campaign),
         Ok(Wanted::Planted { bugs, jobs }) => caught::run(&bugs, caught::in_turn, jobs),

@@ -1,5 +1,5 @@
-//! Owns: breaking and mending: carries out what a scenario calls for on the simulated network, hosts, disks and clocks, and
-//! undoes all of it in the end. Never: decide what is right or wrong.
+//! Owns: the faults of a run: injects what the scenario calls for into the simulated network, hosts, disks and clocks,
+//! and mends all of it at the end. Never: checks; the oracles do that.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -12,26 +12,28 @@ use crate::determinism::{self, Chance};
 use crate::disk::Trouble;
 use crate::history::LifeEvent;
 use crate::host::{self, Station};
-use crate::operator::{Desk, Errand};
+use crate::operator::{Task, TaskQueue};
 use crate::recorder::Recorder;
 use crate::scenario::{Breakage, Scenario};
 
-/// Every host that speaks to nodes without being one.
+/// Every host that calls nodes and is not a node.
 pub const OUTSIDE: [&str; 4] = ["clients", "listeners", "operator", bridge::NAME];
 
 const LATENCY_MAX: Duration = Duration::from_millis(8);
-/// A node that ended by itself is started again after this long, as a supervisor would.
+/// Longer than a lost leader may be missing with disks of 250 ms.
+const LONG_ENOUGH: Duration = Duration::from_secs(4);
+/// A node that ended by itself is restarted after this long, as a supervisor would do.
 const RESTART_AFTER: Duration = Duration::from_millis(300);
 
 pub struct Nemesis {
     pub scenario: &'static Scenario,
     pub stations: Vec<Station>,
-    pub desk: Arc<Desk>,
+    pub tasks: Arc<TaskQueue>,
     pub recorder: Recorder,
     pub chance: Chance,
-    /// When the next thing is broken.
+    /// When the next fault is injected.
     next_at: Duration,
-    /// What is to be mended when.
+    /// What to mend, and when.
     mends: Vec<(Duration, Mend)>,
 }
 
@@ -42,22 +44,24 @@ enum Mend {
     Bridge,
     Disk(u64),
     Clock(u64),
+    /// A paused process goes on; its clock jumps by this much.
+    Wake(u64, Duration),
 }
 
 impl Nemesis {
     pub fn new(
         scenario: &'static Scenario,
         stations: Vec<Station>,
-        desk: Arc<Desk>,
+        tasks: Arc<TaskQueue>,
         recorder: Recorder,
         chance: Chance,
     ) -> Nemesis {
-        Nemesis { scenario, stations, desk, recorder, chance, next_at: Duration::ZERO, mends: Vec::new() }
+        Nemesis { scenario, stations, tasks, recorder, chance, next_at: Duration::ZERO, mends: Vec::new() }
     }
 
-    /// Called once per step while things may break.
-    pub fn torment(&mut self, sim: &mut Sim<'_>) {
-        self.tend(sim);
+    /// Injects a fault when it is time. Called once per step while faults are allowed.
+    pub fn inject(&mut self, sim: &mut Sim<'_>) {
+        self.supervise(sim);
         let now = determinism::now();
         if now < self.next_at {
             return;
@@ -70,12 +74,12 @@ impl Nemesis {
         }
     }
 
-    /// Mends what is due and starts nodes that ended by themselves. Called once per step, to the end of the run.
-    pub fn tend(&mut self, sim: &mut Sim<'_>) {
+    /// Mends what is due and restarts nodes that ended by themselves. Called once per step, to the end of the run.
+    pub fn supervise(&mut self, sim: &mut Sim<'_>) {
         let now = determinism::now();
         for station in self.stations.clone() {
             if station.status().over {
-                // Whatever its process still does in this step is gone with it.
+                // The crash also ends the tasks that its process left behind.
                 self.crash(sim, &station, RESTART_AFTER);
             }
         }
@@ -87,7 +91,7 @@ impl Nemesis {
         }
     }
 
-    /// Mends everything, once and for all.
+    /// Mends everything at the end of the faults.
     pub fn mend_all(&mut self, sim: &mut Sim<'_>) {
         for (_, mend) in std::mem::take(&mut self.mends) {
             self.mend(sim, mend);
@@ -100,6 +104,7 @@ impl Nemesis {
         }
         for station in &self.stations {
             station.faults.set(None);
+            self.recorder.disk_speed(station.node, 0);
             station.skew_ms.store(0, Ordering::SeqCst);
         }
         self.recorder.healed();
@@ -111,9 +116,19 @@ impl Nemesis {
             Mend::Link(one, other) => mend_link(sim, &one, &other),
             Mend::Start(node) => sim.bounce(host::name(node)),
             Mend::Bridge => sim.bounce(bridge::NAME),
-            Mend::Disk(node) => self.station(node).faults.set(None),
+            Mend::Disk(node) => self.set_disk(node, None),
+            Mend::Wake(node, by) => self.station(node).jump(by),
             Mend::Clock(node) => self.station(node).skew_ms.store(0, Ordering::SeqCst),
         }
+    }
+
+    fn set_disk(&self, node: u64, trouble: Option<Trouble>) {
+        self.station(node).faults.set(trouble);
+        let ms = match trouble {
+            Some(Trouble::Slow { ms }) => ms,
+            _quick => 0,
+        };
+        self.recorder.disk_speed(node, ms);
     }
 
     fn station(&self, node: u64) -> &Station {
@@ -125,12 +140,12 @@ impl Nemesis {
         self.mends.push((at, mend));
     }
 
-    /// How long something stays broken. Some things stay so long that the log has gone on without them, and only a snapshot
-    /// brings a node back.
+    /// How long a fault lasts. Some last so long that the log is purged meanwhile, and the node needs a snapshot to
+    /// return.
     fn outage(&mut self) -> Duration {
         let (least, most) = self.scenario.lasts_ms;
         let usual = self.chance.millis(least, most);
-        // Where one is away at a time, another's turn comes only when it is back.
+        // Where only one node may be away, a long outage would block the others' turns.
         if !self.scenario.one_away && self.chance.one_in(3) { 4 * usual } else { usual }
     }
 
@@ -147,7 +162,7 @@ impl Nemesis {
         leading.max().map(|(_, node)| node)
     }
 
-    /// A node that runs; a leader half of the time.
+    /// A running node; half of the time the leader.
     fn some_running(&mut self) -> Option<u64> {
         let leader = self.leader().filter(|leader| !self.is_down(*leader));
         if leader.is_some() && self.chance.one_in(2) {
@@ -189,17 +204,68 @@ impl Nemesis {
                 self.break_disk(breakage, Trouble::FlippedReads { one_in });
             }
             Breakage::DiskEio => {
-                // A snapshot on its way is read in a few pieces, of which one should fail.
+                // A snapshot transfer reads few pieces, and one of them should fail.
                 let (snapshots, most) = (self.scenario.one_away, if self.scenario.one_away { 12 } else { 60 });
                 let one_in = self.chance.between(2, most);
                 self.break_disk(breakage, Trouble::FailingReads { one_in, snapshots });
             }
+            Breakage::DiskSlow => {
+                let ms = self.chance.between(10, 2_000);
+                self.break_disk(breakage, Trouble::Slow { ms });
+            }
+            Breakage::DiskSlowAll => self.slow_all_disks(sim),
             Breakage::Join | Breakage::Remove | Breakage::Transfer | Breakage::Snapshot => self.send_operator(breakage),
             Breakage::Skew | Breakage::Jump => self.break_clock(breakage),
+            Breakage::Pause => self.pause(sim),
+            Breakage::Nap => {
+                let (node, by) = (self.some_node(), self.chance.millis(50, 3_000));
+                self.recorder.fault(breakage.word(), format!("node {node} for {} ms", by.as_millis()));
+                self.station(node).jump(by);
+            }
+            Breakage::LongCommand => {
+                let (node, ms) = (self.some_node(), self.chance.between(100, 3_000));
+                self.recorder.fault(breakage.word(), format!("node {node} for {ms} ms"));
+                self.station(node).long_command_ms.store(ms, Ordering::SeqCst);
+            }
         }
     }
 
-    /// A set of nodes from all others.
+    /// All disks are slow. Half of the time the leader is lost with it, where the scenario has that, and nothing else
+    /// happens until another should lead: that is what slow disks make hard.
+    fn slow_all_disks(&mut self, sim: &mut Sim<'_>) {
+        let lose_leader = self.scenario.breaks(Breakage::CrashLeader) && self.chance.one_in(2);
+        let ms = if lose_leader { self.chance.between(100, 250) } else { self.chance.between(10, 500) };
+        let trouble = Trouble::Slow { ms };
+        self.recorder.fault(Breakage::DiskSlowAll.word(), format!("all nodes: {trouble:?}"));
+        let lasts = if lose_leader { LONG_ENOUGH } else { self.outage() };
+        let now = determinism::now();
+        for node in 1..=self.stations.len() as u64 {
+            self.mends.retain(|(_, mend)| *mend != Mend::Disk(node));
+            self.set_disk(node, Some(trouble));
+            self.mends.push((now + lasts, Mend::Disk(node)));
+        }
+        if lose_leader {
+            self.break_host(sim, Breakage::CrashLeader);
+            self.next_at = now + LONG_ENOUGH;
+        }
+    }
+
+    /// turmoil cannot stop the timers of a host. So all its messages are held, in both directions, and its clock jumps
+    /// when they are released.
+    fn pause(&mut self, sim: &mut Sim<'_>) {
+        let Some(node) = self.some_running() else { return };
+        let lasts = self.outage();
+        self.recorder.fault(Breakage::Pause.word(), format!("node {node} for {} ms", lasts.as_millis()));
+        let end = determinism::now() + lasts;
+        let others = (1..=self.stations.len() as u64).filter(|other| *other != node).map(host::name);
+        for other in others.chain(OUTSIDE.map(str::to_owned)) {
+            sim.hold(host::name(node), other.clone());
+            self.mends.push((end, Mend::Link(host::name(node), other)));
+        }
+        self.mends.push((end, Mend::Wake(node, lasts)));
+    }
+
+    /// Cuts one or two nodes off from all others.
     fn cut_off(&mut self, sim: &mut Sim<'_>, breakage: Breakage) {
         let first = self.leader().filter(|_| self.chance.one_in(2)).unwrap_or_else(|| self.some_node());
         let mut inside = vec![first];
@@ -279,45 +345,45 @@ impl Nemesis {
 
     fn crash_bridge(&mut self, sim: &mut Sim<'_>) {
         if !self.mends.iter().any(|(_, mend)| *mend == Mend::Bridge) {
-            self.recorder.fault(Breakage::CrashBridge.word(), "its process is gone".to_owned());
+            self.recorder.fault(Breakage::CrashBridge.word(), "its process is killed".to_owned());
             sim.crash(bridge::NAME);
             self.mend_later(Mend::Bridge);
         }
     }
 
     fn break_disk(&mut self, breakage: Breakage, trouble: Trouble) {
-        // Snapshots are sent by leaders.
+        // Leaders send snapshots, so a failing read matters most there.
         let leader = self.leader().filter(|_| breakage == Breakage::DiskEio && !self.chance.one_in(4));
         let node = leader.unwrap_or_else(|| self.some_node());
         self.recorder.fault(breakage.word(), format!("node {node}: {trouble:?}"));
-        self.station(node).faults.set(Some(trouble));
+        self.set_disk(node, Some(trouble));
         self.mend_later(Mend::Disk(node));
     }
 
     fn send_operator(&mut self, breakage: Breakage) {
-        // One at a time, as a person would.
-        if !self.desk.is_done() {
+        // One task at a time, as a person would do.
+        if !self.tasks.is_done() {
             return;
         }
-        let voters = self.desk.voters();
+        let voters = self.tasks.voters();
         let all = 1..=self.stations.len() as u64;
         let (members, others): (Vec<u64>, Vec<u64>) = all.partition(|node| voters.contains(node));
-        let errand = match breakage {
-            Breakage::Join => self.chance.pick(&others).copied().map(Errand::Join),
-            // Three are kept, so that the loss of one is survived.
-            Breakage::Remove if members.len() > 3 => self.chance.pick(&members).copied().map(Errand::Remove),
-            Breakage::Transfer if self.chance.one_in(2) => self.chance.pick(&members).copied().map(Errand::Transfer),
-            Breakage::Transfer => Some(Errand::Transfer(0)),
-            // The leader's log is the one that others need.
+        let task = match breakage {
+            Breakage::Join => self.chance.pick(&others).copied().map(Task::Join),
+            // Three members remain, so that the cluster survives the loss of one.
+            Breakage::Remove if members.len() > 3 => self.chance.pick(&members).copied().map(Task::Remove),
+            Breakage::Transfer if self.chance.one_in(2) => self.chance.pick(&members).copied().map(Task::Transfer),
+            Breakage::Transfer => Some(Task::Transfer(0)),
+            // Other nodes need the log of the leader.
             Breakage::Snapshot => {
                 let leader = self.leader().filter(|_| self.chance.one_in(2));
-                leader.or_else(|| self.chance.pick(&members).copied()).map(Errand::Snapshot)
+                leader.or_else(|| self.chance.pick(&members).copied()).map(Task::Snapshot)
             }
             _nothing => None,
         };
-        if let Some(errand) = errand {
-            self.recorder.fault(breakage.word(), format!("{errand:?}"));
-            self.desk.ask(errand);
+        if let Some(task) = task {
+            self.recorder.fault(breakage.word(), format!("{task:?}"));
+            self.tasks.ask(task);
         }
     }
 

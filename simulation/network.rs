@@ -1,4 +1,4 @@
-//! Owns: the sockets of a simulated host, as the product asks for them.
+//! Owns: the sockets of a simulated host, behind the product's own interface.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -8,10 +8,10 @@ use futures::future::BoxFuture;
 use session_manager::sockets::{Listening, Sockets, Stream};
 use turmoil::net::{TcpListener, TcpStream};
 
-/// The network of the host it is used on.
+/// The network of one host.
 #[derive(Debug, Clone, Copy)]
 pub struct SimulatedSockets {
-    /// The address of this host: what a loopback address stands for in its configuration.
+    /// The address of this host. It replaces the loopback address of the configuration.
     pub host: IpAddr,
 }
 

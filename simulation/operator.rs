@@ -1,5 +1,6 @@
-//! Owns: the operator of the simulated cluster: brings it up, and changes who belongs to it and who leads it, over the admin
-//! protocol through any node. Never: decide when.
+//! Owns: the operator of the simulated cluster. It changes members and leader over the admin protocol, through any
+//! node.
+//! Never: when; the nemesis decides that.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::net::IpAddr;
@@ -19,45 +20,45 @@ use crate::recorder::Recorder;
 
 const CALL_MAX: Duration = Duration::from_secs(8);
 
-/// What the operator is asked to do.
+/// A task of the operator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Errand {
-    /// Makes a node a member that votes.
+pub enum Task {
+    /// Makes a node a voter.
     Join(u64),
     Remove(u64),
-    /// Hands leadership to the voter that is furthest, or to this one.
+    /// Transfers leadership to this voter; 0: to the one with the longest log.
     Transfer(u64),
     /// Builds a snapshot on this node.
     Snapshot(u64),
 }
 
-/// Errands to do, and who is believed to be a member.
+/// Open tasks, and the voters as far as they are known.
 #[derive(Default)]
-pub struct Desk {
-    errands: Mutex<VecDeque<Errand>>,
+pub struct TaskQueue {
+    tasks: Mutex<VecDeque<Task>>,
     voters: Mutex<BTreeSet<u64>>,
     busy: Mutex<bool>,
 }
 
-impl Desk {
-    pub fn ask(&self, errand: Errand) {
-        lock(&self.errands).push_back(errand);
+impl TaskQueue {
+    pub fn ask(&self, task: Task) {
+        lock(&self.tasks).push_back(task);
     }
 
-    /// True when nothing is left to do.
+    /// True when there is no open task.
     pub fn is_done(&self) -> bool {
-        lock(&self.errands).is_empty() && !*lock(&self.busy)
+        lock(&self.tasks).is_empty() && !*lock(&self.busy)
     }
 
-    /// The voters, as the last member that was asked said.
+    /// The voters, according to the last answer of a leader.
     pub fn voters(&self) -> BTreeSet<u64> {
         lock(&self.voters).clone()
     }
 
-    fn take(&self) -> Option<Errand> {
-        let errand = lock(&self.errands).pop_front();
-        *lock(&self.busy) = errand.is_some();
-        errand
+    fn take(&self) -> Option<Task> {
+        let task = lock(&self.tasks).pop_front();
+        *lock(&self.busy) = task.is_some();
+        task
     }
 }
 
@@ -67,7 +68,7 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 
 pub struct Operator {
     pub hosts: Vec<IpAddr>,
-    pub desk: Arc<Desk>,
+    pub tasks: Arc<TaskQueue>,
     pub recorder: Recorder,
     pub chance: Chance,
     channels: Channels,
@@ -78,18 +79,24 @@ fn call() -> Option<words::Call> {
 }
 
 impl Operator {
-    pub fn new(here: IpAddr, hosts: Vec<IpAddr>, desk: Arc<Desk>, recorder: Recorder, chance: Chance) -> Operator {
-        let channels = Channels::new(Arc::new(SimulatedSockets { host: here }));
-        Operator { hosts, desk, recorder, chance, channels }
+    pub fn new(
+        here: IpAddr,
+        hosts: Vec<IpAddr>,
+        tasks: Arc<TaskQueue>,
+        recorder: Recorder,
+        chance: Chance,
+    ) -> Operator {
+        let channels = Channels::new(Arc::new(SimulatedSockets { host: here }), None);
+        Operator { hosts, tasks, recorder, chance, channels }
     }
 
     pub async fn run(mut self) {
         loop {
-            while let Some(errand) = self.desk.take() {
-                let told = timeout(CALL_MAX, self.carry_out(errand)).await;
-                let told = told.unwrap_or_else(|_| Err("it took too long".to_owned()));
-                self.recorder.say("operator", &format!("{errand:?}: {told:?}"));
-                self.look_around().await;
+            while let Some(task) = self.tasks.take() {
+                let result = timeout(CALL_MAX, self.execute(task)).await;
+                let result = result.unwrap_or_else(|_| Err("it took too long".to_owned()));
+                self.recorder.say("operator", &format!("{task:?}: {result:?}"));
+                self.refresh_voters().await;
             }
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
@@ -100,42 +107,42 @@ impl Operator {
     }
 
     fn client(&self, node: u64) -> Result<AdminClient<Channel>, String> {
-        self.channels.admin(&self.address(node))
+        self.channels.admin(&self.address(node)).map_err(|error| error.to_string())
     }
 
-    /// Some member to ask.
-    fn anyone(&mut self) -> Result<AdminClient<Channel>, String> {
-        let voters: Vec<u64> = self.desk.voters().into_iter().collect();
+    /// Any voter.
+    fn any_voter(&mut self) -> Result<AdminClient<Channel>, String> {
+        let voters: Vec<u64> = self.tasks.voters().into_iter().collect();
         let node = self.chance.pick(&voters).copied().unwrap_or(1);
         self.client(node)
     }
 
-    async fn carry_out(&mut self, errand: Errand) -> Result<(), String> {
-        let mut anyone = self.anyone()?;
+    async fn execute(&mut self, task: Task) -> Result<(), String> {
+        let mut any_voter = self.any_voter()?;
         let failed = |status: tonic::Status| status.message().to_owned();
-        match errand {
-            Errand::Join(node) => {
+        match task {
+            Task::Join(node) => {
                 let add = words::AddLearnerRequest { call: call(), node, address: self.address(node) };
-                anyone.add_learner(add).await.map_err(failed)?;
-                anyone.promote(words::PromoteRequest { call: call(), node }).await.map_err(failed)?;
+                any_voter.add_learner(add).await.map_err(failed)?;
+                any_voter.promote(words::PromoteRequest { call: call(), node }).await.map_err(failed)?;
             }
-            Errand::Remove(node) => {
+            Task::Remove(node) => {
                 let remove = words::RemoveRequest { call: call(), node, ..words::RemoveRequest::default() };
-                anyone.remove(remove).await.map_err(failed)?;
+                any_voter.remove(remove).await.map_err(failed)?;
             }
-            Errand::Transfer(to) => {
+            Task::Transfer(to) => {
                 let transfer = words::TransferLeaderRequest { call: call(), to };
-                anyone.transfer_leader(transfer).await.map_err(failed)?;
+                any_voter.transfer_leader(transfer).await.map_err(failed)?;
             }
-            Errand::Snapshot(node) => {
+            Task::Snapshot(node) => {
                 self.client(node)?.snapshot(words::SnapshotRequest { call: call() }).await.map_err(failed)?;
             }
         }
         Ok(())
     }
 
-    /// Asks who votes now.
-    pub async fn look_around(&mut self) {
+    /// Asks the leader for the current voters.
+    pub async fn refresh_voters(&mut self) {
         for node in 1..=self.hosts.len() as u64 {
             let Ok(mut client) = self.client(node) else { continue };
             let asked = client.status(words::StatusRequest { call: call() });
@@ -147,7 +154,7 @@ impl Operator {
             let voters: BTreeSet<u64> =
                 status.members.iter().filter(|member| member.voter).map(|member| member.node).collect();
             if !voters.is_empty() {
-                *lock(&self.desk.voters) = voters;
+                *lock(&self.tasks.voters) = voters;
                 return;
             }
         }

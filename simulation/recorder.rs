@@ -1,4 +1,4 @@
-//! Owns: writing the history of a run down as it happens, and the same as a timeline that a person can read.
+//! Owns: recording the history of a run, and the same as a timeline for people.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -9,18 +9,19 @@ use session_manager::storage::log::record::{Entry, LogId, Payload};
 
 use crate::determinism;
 use crate::history::{
-    Applied, Delivery, Fault, History, Life, LifeEvent, Moment, Operation, Outcome, Place, Sample, Subscription,
+    Applied, Delivery, DiskSpeed, Fault, History, Life, LifeEvent, Moment, Operation, Outcome, Place, Sample,
+    Subscription,
 };
 
 /// A line of the timeline.
 #[derive(Debug, Clone)]
 pub struct Line {
-    /// The order of the last moment when it was written.
+    /// The order of the last moment before it.
     pub order: u64,
     pub text: String,
 }
 
-/// Shared by everything that takes part in a run.
+/// Shared by all clients, nodes and subscribers of a run.
 #[derive(Clone, Default)]
 pub struct Recorder(Arc<Mutex<Recorded>>);
 
@@ -28,7 +29,7 @@ pub struct Recorder(Arc<Mutex<Recorded>>);
 struct Recorded {
     history: History,
     order: u64,
-    /// One line per thing that happened, with the order of the moment before it.
+    /// One line per recorded event.
     timeline: Vec<Line>,
 }
 
@@ -49,7 +50,7 @@ impl Recorder {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Only for the timeline.
+    /// Adds a line to the timeline only.
     pub fn say(&self, who: &str, words: &str) {
         self.lock().say(who, words);
     }
@@ -64,7 +65,7 @@ impl Recorder {
     ) -> usize {
         let mut recorded = self.lock();
         let (id, called) = (recorded.history.operations.len(), recorded.moment());
-        let again = repeats.map(|first| format!(" (again, as #{first})")).unwrap_or_default();
+        let again = repeats.map(|first| format!(" (retry of #{first})")).unwrap_or_default();
         recorded.say(&format!("client {client}"), &format!("#{id}{again} → node {node} {function} {request}"));
         recorded.history.operations.push(Operation {
             id,
@@ -86,7 +87,7 @@ impl Recorder {
         let words = match outcome {
             Outcome::Answered(answer) => format!("#{id} ← {answer}"),
             Outcome::Refused { code, message } => format!("#{id} ← refused, {code}: {message}"),
-            Outcome::Unavailable(why) => format!("#{id} ← not done: {why}"),
+            Outcome::Unavailable(why) => format!("#{id} ← not executed: {why}"),
             Outcome::Unknown(why) => format!("#{id} ← unknown: {why}"),
         };
         let client = recorded.history.operations[id].client;
@@ -128,7 +129,7 @@ impl Recorder {
             let noticed = recorded.moment();
             let what = match &entry.payload {
                 Payload::Blank => "a leader's first entry".to_owned(),
-                Payload::Command(order) => told(order.stamped()),
+                Payload::Command(order) => describe(order.stamped()),
                 Payload::Membership(membership) => format!("voters {:?}", membership.configs),
             };
             recorded.say(&format!("node {node}"), &format!("applied {}: {what}", entry.id));
@@ -158,9 +159,23 @@ impl Recorder {
         recorded.history.lives.push(Life { at, node, boot, what });
     }
 
+    /// A sync of this node takes so long from now on; 0 for the usual speed.
+    pub fn disk_speed(&self, node: u64, sync_ms: u64) {
+        let mut recorded = self.lock();
+        let at = recorded.moment();
+        recorded.history.disk_speeds.push(DiskSpeed { at, node, sync_ms });
+    }
+
+    /// The cluster is up and faults begin.
+    pub fn up(&self, keeps_leader: bool) {
+        let mut recorded = self.lock();
+        let moment = recorded.moment();
+        (recorded.history.up, recorded.history.keeps_leader) = (Some(moment), keeps_leader);
+    }
+
     pub fn healed(&self) {
         let mut recorded = self.lock();
-        recorded.say("nemesis", "everything is mended");
+        recorded.say("nemesis", "all faults are mended");
         let moment = recorded.moment();
         recorded.history.healed = Some(moment);
     }
@@ -173,7 +188,7 @@ impl Recorder {
         recorded.history.rested = Some(moment);
     }
 
-    /// The history so far. What is still under way stays unknown for ever.
+    /// The history so far. Calls without an answer keep an unknown outcome.
     pub fn history(&self) -> History {
         let mut recorded = self.lock();
         let end = recorded.moment();
@@ -189,8 +204,8 @@ impl Recorder {
     }
 }
 
-/// A command in a few words.
-fn told(stamped: &Stamped) -> String {
+/// A short description of a command.
+fn describe(stamped: &Stamped) -> String {
     let verb = match &stamped.command {
         Command::Create(_) => "create",
         Command::Ensure(_) => "ensure",
@@ -202,10 +217,12 @@ fn told(stamped: &Stamped) -> String {
         Command::UpdateMessage(_) => "update-message",
         Command::Fork(_) => "fork",
         Command::SetActiveLeaf(_) => "set-active-leaf",
+        Command::Import(_) => "import",
         Command::Store(_) => "store",
         Command::Feed(_) => "feed",
+        Command::Long(_) => "long-work",
     };
     let session = stamped.command.session_id().map(|session_id| format!(" {:?}", session_id.as_str()));
-    let again = if stamped.repeated { ", again" } else { "" };
+    let again = if stamped.is_retry { ", retry" } else { "" };
     format!("{verb}{} (request {:032x}{again})", session.unwrap_or_default(), stamped.request_id.0)
 }

@@ -1,5 +1,5 @@
-//! Owns: many seeds: one process each, some at a time, with a line of progress and a table in the end; and the short set of CI
-//! with the proof that a seed decides everything.
+//! Owns: running many seeds, one process each, with a progress line and a final table; and the short set of CI, which
+//! also checks that equal seeds give equal runs.
 
 use std::collections::BTreeMap;
 use std::io::{IsTerminal, Write};
@@ -10,20 +10,20 @@ use session_manager::planted::Bug;
 
 use crate::arguments::{Campaign, processors};
 use crate::caught;
-use crate::one::{Verdict, replay};
-use crate::process::{Failure, Running, start};
 use crate::scenario;
+use crate::seed_process::{Failure, Running, start};
+use crate::single_run::{Verdict, replay};
 
 /// Seeds of the short set, per scenario.
 const SHORT_PER_SCENARIO: u64 = 1;
-/// Seeds that are run twice.
+/// Seeds that run twice, to check determinism.
 const TWICE: [(u64, &str); 1] = [(7, "everything")];
 const SAY_EVERY: Duration = Duration::from_secs(2);
 const SAY_EVERY_TO_A_FILE: Duration = Duration::from_secs(60);
 
 #[derive(Default)]
 struct Tally {
-    /// By scenario: what its seeds added up to.
+    /// By scenario: the sums over its seeds.
     rows: BTreeMap<&'static str, Row>,
     failed: Vec<(u64, &'static str, String)>,
 }
@@ -46,7 +46,7 @@ impl Row {
     }
 }
 
-/// Runs a campaign to its end.
+/// Runs a campaign and prints its table.
 pub fn run(campaign: &Campaign) -> ExitCode {
     let begun = Instant::now();
     let tally = seeds(campaign, begun);
@@ -76,8 +76,8 @@ fn seeds(campaign: &Campaign, begun: Instant) -> Tally {
         std::thread::sleep(Duration::from_millis(10));
         running.retain_mut(|one| match one.ended() {
             None => true,
-            Some(told) => {
-                tally.count(one, told);
+            Some(result) => {
+                tally.count(one, result);
                 false
             }
         });
@@ -92,12 +92,12 @@ fn seeds(campaign: &Campaign, begun: Instant) -> Tally {
 }
 
 impl Tally {
-    fn count(&mut self, one: &Running, told: Result<Verdict, Failure>) {
+    fn count(&mut self, one: &Running, result: Result<Verdict, Failure>) {
         let name = one.scenario.name;
         let row = self.rows.entry(name).or_default();
         row.seeds += 1;
         row.cpu += one.begun.elapsed();
-        match told {
+        match result {
             Ok(verdict) => {
                 row.operations += verdict.operations;
                 row.acknowledged += verdict.acknowledged;
@@ -158,7 +158,7 @@ fn print_table(tally: &Tally, elapsed: Duration) {
         *kinds.entry(kind).or_default() += count;
     }
     let kinds: Vec<String> = kinds.iter().map(|(kind, count)| format!("{count} {kind}")).collect();
-    println!("\nbroken: {}", kinds.join(", "));
+    println!("\nfaults: {}", kinds.join(", "));
     println!("in {:.0} s of real time", elapsed.as_secs_f64());
     for (seed, scenario, _) in &tally.failed {
         println!("FAILED  {}", replay(*seed, scenario, None));
@@ -176,19 +176,19 @@ pub fn short_set() -> ExitCode {
     let repeated = match same_seed_same_run() {
         Ok(()) => true,
         Err(why) => {
-            eprintln!("the same seed twice: {why}");
+            eprintln!("the simulation is not deterministic: {why}");
             false
         }
     };
     if !tally.failed.is_empty() || !repeated {
         return ExitCode::FAILURE;
     }
-    // Silence is worth something only from one that speaks when something is wrong.
+    // A passing run means something only if the oracles find planted bugs.
     println!();
     caught::run(&Bug::ALL, caught::where_it_shows, processors())
 }
 
-/// Runs seeds twice, in fresh processes, and compares their timelines byte for byte.
+/// Runs seeds twice, in new processes, and compares their timelines byte by byte.
 fn same_seed_same_run() -> Result<(), String> {
     let dir = tempfile::tempdir().map_err(|error| error.to_string())?;
     for (seed, name) in TWICE {
@@ -199,13 +199,13 @@ fn same_seed_same_run() -> Result<(), String> {
             both.push(start(seed, scenario, None, Some(path)).map_err(|error| error.to_string())?);
         }
         for one in &mut both {
-            let told = loop {
-                if let Some(told) = one.ended() {
-                    break told;
+            let result = loop {
+                if let Some(result) = one.ended() {
+                    break result;
                 }
                 std::thread::sleep(Duration::from_millis(10));
             };
-            told.map_err(|failure| format!("seed {seed} of {name}: {}", failure.words))?;
+            result.map_err(|failure| format!("seed {seed} of {name}: {}", failure.words))?;
         }
         let [first, second] = paths.map(|path| std::fs::read_to_string(path).unwrap_or_default());
         if first != second || first.is_empty() {

@@ -1,54 +1,65 @@
-//! Owns: the scenarios: what is broken in each, how often, and for how long. Every one ends with everything mended.
+//! Owns: the scenarios: which faults each injects, how often, and for how long. Every run ends with all faults mended.
 
 use crate::determinism::Chance;
 
-/// A way to break things. One word each, which the summary counts.
+/// A kind of fault. The summary counts them by name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Breakage {
-    /// One node from all others.
+    /// Cuts one node off from all others.
     Isolate,
-    /// A minority from the rest.
+    /// Cuts a minority off from the rest.
     Split,
-    /// One direction between two nodes.
+    /// Cuts one direction between two nodes.
     OneWay,
-    /// What two nodes send each other waits and then comes at once.
+    /// Messages between two nodes are held, and then arrive together.
     Hold,
-    /// Some of what two nodes send each other is lost.
+    /// Some messages between two nodes are lost.
     Loss,
-    /// What two nodes send each other takes long.
+    /// Messages between two nodes are slow.
     Latency,
-    /// The clients from one node.
+    /// Cuts the clients off from one node.
     ClientCut,
-    /// A node loses power: what was not synced is lost, or half written.
+    /// A node loses power: unsynced writes are lost or torn.
     Crash,
-    /// The leader does.
+    /// The leader loses power.
     CrashLeader,
-    /// All nodes do, at once.
+    /// All nodes lose power at once.
     CrashAll,
-    /// The bridge's process is killed; it keeps nothing.
+    /// The process of the bridge is killed; it has no disk.
     CrashBridge,
-    /// A node's process is killed and started again at once; the system keeps what it wrote.
+    /// The process of a node is killed and restarted at once; the operating system keeps its writes.
     Kill,
-    /// A node stops in order and comes back.
+    /// A node shuts down and is restarted.
     Stop,
-    /// Its disk is full.
+    /// The disk of a node is full.
     DiskFull,
-    /// Its disk fails writes.
+    /// The disk of a node fails writes.
     DiskWrites,
-    /// Its disk fails syncs.
+    /// The disk of a node fails syncs.
     DiskSyncs,
-    /// What it reads from its disk has flipped bits.
+    /// Reads from the disk of a node have flipped bits.
     DiskReads,
-    /// Some of its disk's reads fail.
+    /// Some reads from the disk of a node fail.
     DiskEio,
+    /// Each sync of a node takes up to two seconds.
+    DiskSlow,
+    /// Each sync of every node takes up to half a second.
+    DiskSlowAll,
     Join,
     Remove,
     Transfer,
     Snapshot,
-    /// A node's clock is wrong by up to some seconds, either way.
+    /// The clock of a node is up to some seconds fast or slow.
     Skew,
-    /// A node's clock jumps by minutes.
+    /// The clock of a node jumps by minutes.
     Jump,
+    /// The process of a node is stopped for a while: others hear nothing from it, and when it goes on, its monotonic clock
+    /// has jumped and all its timers are due.
+    Pause,
+    /// The monotonic clock of a node jumps: the process was not scheduled for a moment.
+    Nap,
+    /// Applying the next commands takes a node up to three seconds.
+    LongCommand,
 }
 
 impl Breakage {
@@ -72,12 +83,17 @@ impl Breakage {
             Breakage::DiskSyncs => "disk-syncs",
             Breakage::DiskReads => "disk-reads",
             Breakage::DiskEio => "disk-eio",
+            Breakage::DiskSlow => "disk-slow",
+            Breakage::DiskSlowAll => "disk-slow-all",
             Breakage::Join => "join",
             Breakage::Remove => "remove",
             Breakage::Transfer => "transfer",
             Breakage::Snapshot => "snapshot",
             Breakage::Skew => "skew",
             Breakage::Jump => "jump",
+            Breakage::Pause => "pause",
+            Breakage::Nap => "nap",
+            Breakage::LongCommand => "long-command",
         }
     }
 }
@@ -87,20 +103,22 @@ impl Breakage {
 pub struct Scenario {
     pub name: &'static str,
     pub about: &'static str,
-    /// What may be broken, each with its weight.
+    /// The kinds of faults, each with its weight.
     breakages: &'static [(Breakage, u64)],
-    /// Milliseconds between two of them.
+    /// Milliseconds between two faults.
     pub pause_ms: (u64, u64),
-    /// Milliseconds until one is mended.
+    /// Milliseconds until a fault is mended.
     pub lasts_ms: (u64, u64),
-    /// How many nodes there are at least and at most; three of them are members from the start.
+    /// The least and the largest number of nodes.
     pub nodes: (u64, u64),
-    /// At most one node is down or cut off at a time, so that the others get on without it.
+    /// At most one node is down or cut off at a time, so that the others make progress without it.
     pub one_away: bool,
+    /// None of the faults is a reason for an election.
+    pub keeps_leader: bool,
 }
 
 impl Scenario {
-    /// True when this is among what it breaks.
+    /// Whether the scenario contains this kind of fault.
     pub fn breaks(&self, breakage: Breakage) -> bool {
         self.breakages.iter().any(|(one, _)| *one == breakage)
     }
@@ -131,28 +149,30 @@ const NETWORK: [(Breakage, u64); 7] = [
     (Breakage::ClientCut, 1),
 ];
 
-pub const ALL: [Scenario; 8] = [
+pub const ALL: [Scenario; 10] = [
     Scenario {
         name: "calm",
-        about: "nothing is broken; snapshots and leader transfers only",
+        about: "no faults; snapshots and leader transfers only",
         breakages: &[(Breakage::Snapshot, 1), (Breakage::Transfer, 2)],
         pause_ms: (500, 2_000),
         lasts_ms: (100, 500),
         nodes: (3, 3),
         one_away: false,
+        keeps_leader: false,
     },
     Scenario {
         name: "partitions",
-        about: "nodes cut off, in both or one direction, messages held, lost and late",
+        about: "nodes are cut off in one or both directions; messages are held, lost and slow",
         breakages: &NETWORK,
         pause_ms: (200, 1_500),
         lasts_ms: (100, 2_500),
         nodes: (3, 5),
         one_away: false,
+        keeps_leader: false,
     },
     Scenario {
         name: "crashes",
-        about: "power lost on one or all nodes with torn and lost writes, kills, orderly stops",
+        about: "power failures of one or all nodes with torn and lost writes, kills, shutdowns",
         breakages: &[
             (Breakage::Crash, 4),
             (Breakage::CrashLeader, 4),
@@ -166,10 +186,11 @@ pub const ALL: [Scenario; 8] = [
         lasts_ms: (20, 2_000),
         nodes: (3, 5),
         one_away: false,
+        keeps_leader: false,
     },
     Scenario {
         name: "disk",
-        about: "full disks, failing writes, syncs and reads, flipped bits in what is read, and crashes",
+        about: "full disks, failing writes, syncs and reads, flipped bits in reads, and crashes",
         breakages: &[
             (Breakage::DiskFull, 3),
             (Breakage::DiskWrites, 3),
@@ -184,10 +205,11 @@ pub const ALL: [Scenario; 8] = [
         lasts_ms: (100, 1_500),
         nodes: (3, 3),
         one_away: false,
+        keeps_leader: false,
     },
     Scenario {
         name: "membership",
-        about: "nodes join, leave and hand over leadership, while some crash or are cut off",
+        about: "nodes join, leave and transfer leadership, while some crash or are cut off",
         breakages: &[
             (Breakage::Join, 6),
             (Breakage::Remove, 5),
@@ -201,10 +223,11 @@ pub const ALL: [Scenario; 8] = [
         lasts_ms: (100, 1_000),
         nodes: (5, 5),
         one_away: false,
+        keeps_leader: false,
     },
     Scenario {
         name: "snapshots",
-        about: "nodes away for so long that only a snapshot brings them back, and transfers that break off",
+        about: "nodes are away so long that they need a snapshot; snapshot transfers are interrupted",
         breakages: &[
             (Breakage::Snapshot, 3),
             (Breakage::Crash, 5),
@@ -217,13 +240,15 @@ pub const ALL: [Scenario; 8] = [
         lasts_ms: (1_500, 3_500),
         nodes: (3, 3),
         one_away: true,
+        keeps_leader: false,
     },
     Scenario {
         name: "skew",
-        about: "clocks that are wrong and jump, under elections",
+        about: "clocks are wrong and jump, and processes stop for a while, during elections",
         breakages: &[
             (Breakage::Skew, 5),
             (Breakage::Jump, 2),
+            (Breakage::Pause, 2),
             (Breakage::Transfer, 3),
             (Breakage::CrashLeader, 2),
             (Breakage::Isolate, 2),
@@ -232,10 +257,11 @@ pub const ALL: [Scenario; 8] = [
         lasts_ms: (100, 1_500),
         nodes: (3, 3),
         one_away: false,
+        keeps_leader: false,
     },
     Scenario {
         name: "everything",
-        about: "all of it at once",
+        about: "all kinds of faults together",
         breakages: &[
             (Breakage::Isolate, 2),
             (Breakage::Split, 1),
@@ -261,11 +287,46 @@ pub const ALL: [Scenario; 8] = [
             (Breakage::Snapshot, 2),
             (Breakage::Skew, 2),
             (Breakage::Jump, 1),
+            (Breakage::Pause, 2),
+            (Breakage::LongCommand, 1),
         ],
         pause_ms: (100, 1_000),
         lasts_ms: (50, 2_000),
         nodes: (3, 5),
         one_away: false,
+        keeps_leader: false,
+    },
+    Scenario {
+        name: "slow-disks",
+        about: "syncs that take 10 ms to 2 s, on one node and on all, while leaders crash",
+        breakages: &[
+            (Breakage::DiskSlow, 3),
+            (Breakage::DiskSlowAll, 4),
+            (Breakage::CrashLeader, 2),
+            (Breakage::Kill, 1),
+            (Breakage::Snapshot, 1),
+        ],
+        pause_ms: (500, 2_500),
+        lasts_ms: (1_000, 6_000),
+        nodes: (3, 5),
+        one_away: false,
+        keeps_leader: false,
+    },
+    Scenario {
+        name: "patience",
+        about: "slow disks, long commands and short naps, none of which is a reason for an election",
+        breakages: &[
+            (Breakage::DiskSlow, 4),
+            (Breakage::DiskSlowAll, 2),
+            (Breakage::LongCommand, 4),
+            (Breakage::Nap, 2),
+            (Breakage::Snapshot, 1),
+        ],
+        pause_ms: (200, 1_500),
+        lasts_ms: (500, 3_000),
+        nodes: (3, 5),
+        one_away: false,
+        keeps_leader: true,
     },
 ];
 

@@ -1,7 +1,8 @@
-//! Owns: what the clients of a run do: every function, through all nodes, with deadlines and with retries where a call may be
-//! repeated. Never: check an answer; the oracles do.
+//! Owns: the clients of a run: they call every function through all nodes, with deadlines, and retry where that is
+//! safe.
+//! Never: checks of answers; the oracles do that.
 //!
-//! Sessions named `raw …` are written by the raw store protocol only, which keeps none of the laws of a transcript.
+//! Only the raw store protocol writes to sessions named `raw …`, because it does not keep the laws of a transcript.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -10,21 +11,22 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
+use crate::caller::Caller;
 use crate::determinism::{self, Chance};
-use crate::door::Door;
 use crate::history::Outcome;
 use crate::recorder::Recorder;
 
-/// Sessions that everybody writes to, so that calls meet.
+/// Sessions that all clients write to, so that calls conflict.
 const SHARED_SESSIONS: usize = 4;
 const RAW_SESSIONS: usize = 2;
-/// Longer than an election, shorter than the product's own patience: clients see every kind of failure.
+/// Some deadlines are shorter than an election and all are shorter than the product's, so clients see every kind of
+/// failure.
 const CALL_MAX_MS: (u64, u64) = (400, 3_000);
 const ATTEMPTS_MAX: usize = 8;
-/// The longest that a client leaves a silent node alone.
+/// The longest time for which a client avoids a node that did not answer.
 const SILENT_MS: u64 = 2_000;
 
-/// What clients tell each other.
+/// What the clients share.
 #[derive(Default)]
 pub struct Common {
     pub stop: AtomicBool,
@@ -38,7 +40,7 @@ impl Common {
         self.stop.load(Ordering::SeqCst)
     }
 
-    /// Every session that was seen, in the order of their names.
+    /// Every known session, sorted by id.
     pub fn sessions(&self) -> Vec<String> {
         let mut all = lock(&self.sessions).clone();
         all.sort();
@@ -70,22 +72,22 @@ fn message(words: &str) -> Value {
 /// One client: one call at a time.
 pub struct Client {
     id: usize,
-    door: Door,
+    caller: Caller,
     recorder: Recorder,
     common: Arc<Common>,
     chance: Chance,
     written: usize,
-    /// The last revision this client saw of an entry, which may be behind by now.
+    /// The last revision of an entry that this client saw. It may be stale.
     revisions: BTreeMap<(String, String), u64>,
-    /// Nodes that did not answer this client lately.
+    /// Nodes that did not answer recently, and until when to avoid them.
     silent_until: BTreeMap<u64, Duration>,
 }
 
 impl Client {
-    pub fn new(id: usize, door: Door, recorder: Recorder, common: Arc<Common>, chance: Chance) -> Client {
+    pub fn new(id: usize, caller: Caller, recorder: Recorder, common: Arc<Common>, chance: Chance) -> Client {
         Client {
             id,
-            door,
+            caller,
             recorder,
             common,
             chance,
@@ -95,7 +97,7 @@ impl Client {
         }
     }
 
-    /// Works until everybody stops.
+    /// Calls until the run stops the clients.
     pub async fn run(mut self) {
         while !self.common.stops() {
             self.act().await;
@@ -126,25 +128,25 @@ impl Client {
         }
     }
 
-    /// Whom to ask. The last door is a bridge's, which serves the raw store protocol to nobody.
+    /// The node to call. The last one is the bridge, which does not serve the raw store protocol.
     fn node(&mut self, function: &str) -> u64 {
         let raw = function.starts_with("session::store::");
-        let doors = self.door.nodes() - usize::from(raw);
-        let mut node = self.chance.below(doors) as u64 + 1;
-        // Who was silent is left alone for a while, mostly: a run is too short to wait for it again and again.
-        for _ in 0..doors {
+        let nodes = self.caller.nodes() - usize::from(raw);
+        let mut node = self.chance.below(nodes) as u64 + 1;
+        // A node that did not answer is mostly avoided for a while: a run is too short to wait for it repeatedly.
+        for _ in 0..nodes {
             let silent = self.silent_until.get(&node).is_some_and(|until| determinism::now() < *until);
             if !silent || self.chance.one_in(12) {
                 break;
             }
-            node = self.chance.below(doors) as u64 + 1;
+            node = self.chance.below(nodes) as u64 + 1;
         }
         node
     }
 
     fn words(&mut self) -> String {
         self.written += 1;
-        // Some are long, so that segments fill and frames span blocks.
+        // Some texts are long, so that segments fill and frames span blocks.
         let padding = if self.chance.one_in(12) { self.chance.below(3000) } else { self.chance.below(40) };
         format!("client {} write {} {}", self.id, self.written, "x".repeat(padding))
     }
@@ -159,7 +161,7 @@ impl Client {
 
     fn entry(&mut self, session_id: &str) -> Option<String> {
         let known = lock(&self.common.entries).get(session_id).cloned().unwrap_or_default();
-        // Recent ones are met more often.
+        // Recent entries are picked more often.
         let recent = known.len().saturating_sub(8);
         if self.chance.one_in(3) {
             self.chance.pick(&known).cloned()
@@ -178,7 +180,7 @@ impl Client {
     ) -> (usize, Outcome) {
         let id = self.recorder.called(self.id, node, function, request, repeats);
         let call_max = self.chance.millis(CALL_MAX_MS.0, CALL_MAX_MS.1);
-        let outcome = self.door.call(node, function, request, call_max).await;
+        let outcome = self.caller.call(node, function, request, call_max).await;
         self.recorder.returned(id, &outcome);
         match &outcome {
             Outcome::Answered(_) | Outcome::Refused { .. } => drop(self.silent_until.remove(&node)),
@@ -189,8 +191,8 @@ impl Client {
         (id, outcome)
     }
 
-    /// Goes from node to node until one answers or refuses. What may happen twice is not sent again after an unknown
-    /// outcome.
+    /// Tries node after node until one answers or refuses. A call that is not idempotent is not retried after an
+    /// unknown outcome.
     async fn call(&mut self, function: &'static str, request: Value, repeatable: bool) -> Option<Value> {
         let mut node = self.node(function);
         let mut first = None;
@@ -246,7 +248,7 @@ impl Client {
         if self.call("session::append", request, true).await.is_some() {
             self.common.saw_entry(&session_id, &entry_id);
         } else if self.chance.one_in(2) {
-            // The session may not be there yet.
+            // The session may not exist yet.
             self.ensured(&session_id).await;
         }
     }
@@ -276,7 +278,7 @@ impl Client {
         }
     }
 
-    /// With the revision this client last saw, or whatever it is.
+    /// Half of the time with the revision that this client last saw, which may be stale.
     async fn update(&mut self) {
         let session_id = self.session();
         let Some(entry_id) = self.entry(&session_id) else { return };
@@ -400,30 +402,30 @@ impl Client {
         }
     }
 
-    /// After everything was mended: a write and a read through every node, then the whole state as every node tells it. The
-    /// nodes that did not answer in time, if any.
-    pub async fn read_out(mut self, nodes: &[u64], within: Duration) -> Vec<u64> {
+    /// After all faults were mended: a write through every node, then reads of the whole state. Returns the nodes that
+    /// did not answer in time.
+    pub async fn read_final_state(mut self, nodes: &[u64], within: Duration) -> Vec<u64> {
         let mut silent = Vec::new();
         for node in nodes {
             let request = json!({ "session_id": "s0", "title": format!("final {node}") });
-            let reached = tokio::time::timeout(within, self.insist(*node, "session::ensure", &request)).await.is_ok();
+            let reached = tokio::time::timeout(within, self.retry(*node, "session::ensure", &request)).await.is_ok();
             if !reached {
                 silent.push(*node);
                 continue;
             }
             for session_id in self.common.sessions() {
                 let only = json!({ "session_id": session_id });
-                self.insist(*node, "session::get", &only).await;
+                self.retry(*node, "session::get", &only).await;
                 let pages = json!({ "session_id": session_id, "limit": 500, "include_custom": true });
-                self.insist(*node, "session::messages", &pages).await;
-                self.insist(*node, "session::store::list-entries", &only).await;
+                self.retry(*node, "session::messages", &pages).await;
+                self.retry(*node, "session::store::list-entries", &only).await;
             }
-            self.insist(*node, "session::store::list-metas", &json!({})).await;
+            self.retry(*node, "session::store::list-metas", &json!({})).await;
         }
         silent
     }
 
-    async fn insist(&mut self, node: u64, function: &'static str, request: &Value) {
+    async fn retry(&mut self, node: u64, function: &'static str, request: &Value) {
         let mut first = None;
         loop {
             let (id, outcome) = self.attempt(node, function, request, first).await;

@@ -1,5 +1,5 @@
-//! Owns: one run from its seed to its verdict: hosts, clients, the phases (come up, be tormented, be mended, come to rest), and
-//! what must hold whatever the oracles say: no panic, and everybody answers again once everything is mended.
+//! Owns: one run from its seed to its report: hosts, clients, the phases (start, faults, mend, rest), and two checks
+//! that need no oracle: no panic, and every node answers again once all faults are mended.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -9,14 +9,14 @@ use std::time::{Duration, UNIX_EPOCH};
 use turmoil::Sim;
 
 use crate::bridge;
+use crate::caller::Caller;
 use crate::determinism::{self, Chance, EPOCH};
 use crate::disk::Faults;
-use crate::door::Door;
 use crate::history::{History, Moment};
 use crate::host::{self, Sizes, Station};
 use crate::listener::Listener;
 use crate::nemesis::Nemesis;
-use crate::operator::{Desk, Errand, Operator};
+use crate::operator::{Operator, Task, TaskQueue};
 use crate::oracle;
 use crate::recorder::{Line, Recorder};
 use crate::scenario::{Breakage, Scenario};
@@ -25,21 +25,21 @@ use crate::workload::{Client, Common};
 const CLIENTS: usize = 5;
 const LISTENERS: usize = 2;
 const TICK: Duration = Duration::from_millis(1);
-/// Members at the start, where others join later.
+/// Members at the start, in scenarios where other nodes join later.
 const FOUNDERS: u64 = 3;
-/// How long things are broken.
-const TORMENT_MS: (u64, u64) = (4_000, 9_000);
-/// How long clients go on after everything was mended.
+/// How long faults are injected.
+const FAULTS_MS: (u64, u64) = (4_000, 9_000);
+/// How long clients continue after all faults were mended.
 const AFTERWARDS: Duration = Duration::from_secs(1);
-/// Mended, a cluster answers within a second or two; this is past all doubt.
+/// A mended cluster answers within one or two seconds. This limit leaves no doubt.
 const PATIENCE: Duration = Duration::from_secs(40);
-/// Events still on their way arrive within this.
+/// The last events arrive within this time.
 const LAST_EVENTS: Duration = Duration::from_secs(5);
 
-/// What came of a run.
+/// The result of a run.
 pub struct Report {
     pub violations: Vec<String>,
-    /// The moment the first violation shows, if that is known.
+    /// When the first violation shows, if known.
     pub shows: Option<Moment>,
     pub history: History,
     pub timeline: Vec<Line>,
@@ -52,20 +52,20 @@ pub fn run(seed: u64, scenario: &'static Scenario) -> Report {
     let recorder = Recorder::default();
     let noted = recorder.clone();
     std::panic::set_hook(Box::new(move |panic| {
-        // A panic while another one unwinds ends the process: what is on standard error by then is all there is.
+        // A second panic during unwinding aborts the process, so the message must be on standard error by then.
         eprintln!("PANIC {panic}");
         noted.say("PANIC", &panic.to_string().replace('\n', " "));
     }));
     let nodes = Chance::new(seed, 1).between(scenario.nodes.0, scenario.nodes.1);
-    let told = catch_unwind(AssertUnwindSafe(|| World::new(seed, scenario, nodes, recorder.clone()).run()));
+    let violations = catch_unwind(AssertUnwindSafe(|| World::new(seed, scenario, nodes, recorder.clone()).run()));
     let (timeline, history) = (recorder.timeline(), recorder.history());
-    let mut violations = told.unwrap_or_else(|_| {
+    let mut violations = violations.unwrap_or_else(|_| {
         let panic = timeline.iter().find(|line| line.text.contains("PANIC"));
         vec![format!("panic: {}", panic.map_or("of unknown cause", |line| line.text.as_str()))]
     });
     let mut shows = None;
     if violations.is_empty() {
-        let broken = oracle::judge(&history);
+        let broken = oracle::check_all(&history);
         shows = broken.iter().find_map(|broken| broken.at);
         violations = broken.iter().map(|broken| format!("{}: {}", broken.oracle, broken.words)).collect();
     }
@@ -77,14 +77,14 @@ struct World<'a> {
     scenario: &'static Scenario,
     nemesis: Nemesis,
     stations: Vec<Station>,
-    desk: Arc<Desk>,
+    tasks: Arc<TaskQueue>,
     common: Arc<Common>,
     ending: Arc<Ending>,
     recorder: Recorder,
-    torment: Duration,
+    faults_for: Duration,
 }
 
-/// The last reading of the state.
+/// The final read of the state.
 #[derive(Default)]
 struct Ending {
     begin: AtomicBool,
@@ -104,7 +104,7 @@ impl World<'_> {
             .min_message_latency(Duration::from_millis(1))
             .max_message_latency(Duration::from_millis(8))
             .tcp_capacity(1 << 16);
-        // A write that a crash tears is torn between blocks; now and then the system writes back by itself.
+        // A crash tears a write between blocks. Sometimes the system writes back without a sync.
         builder.fs().block_size(*chance.pick(&[16, 64, 512]).unwrap_or(&512));
         builder.fs().sync_probability(*chance.pick(&[0.0, 0.0, 0.1]).unwrap_or(&0.0));
         let mut sim = builder.build();
@@ -122,11 +122,11 @@ impl World<'_> {
             stations.push(station.clone());
             sim.host(station.name(), move || station.clone().run());
         }
-        let (desk, common, ending) = (Arc::<Desk>::default(), Arc::<Common>::default(), Arc::<Ending>::default());
-        let nemesis = Nemesis::new(scenario, stations.clone(), desk.clone(), recorder.clone(), Chance::new(seed, 3));
+        let (tasks, common, ending) = (Arc::<TaskQueue>::default(), Arc::<Common>::default(), Arc::<Ending>::default());
+        let nemesis = Nemesis::new(scenario, stations.clone(), tasks.clone(), recorder.clone(), Chance::new(seed, 3));
         let turns = if scenario.one_away { 2 } else { 1 };
-        let torment = turns * chance.millis(TORMENT_MS.0, TORMENT_MS.1);
-        let mut world = World { sim, scenario, nemesis, stations, desk, common, ending, recorder, torment };
+        let faults_for = turns * chance.millis(FAULTS_MS.0, FAULTS_MS.1);
+        let mut world = World { sim, scenario, nemesis, stations, tasks, common, ending, recorder, faults_for };
         world.populate(seed);
         world
     }
@@ -134,17 +134,17 @@ impl World<'_> {
     /// Clients, subscribers and the operator, on hosts of their own.
     fn populate(&mut self, seed: u64) {
         let hosts: Vec<_> = self.stations.iter().map(|station| station.address).collect();
-        // A bridge knows the members of the start, and clients know it as one more node.
+        // The bridge knows the first members. Clients treat it as one more node.
         let (at, mains) = (self.sim.lookup(bridge::NAME), hosts[..FOUNDERS as usize].to_vec());
         let recorder = self.recorder.clone();
         self.sim.host(bridge::NAME, move || bridge::run(at, mains.clone(), recorder.clone()));
-        let doors: Vec<_> = hosts.iter().copied().chain([at]).collect();
+        let callable: Vec<_> = hosts.iter().copied().chain([at]).collect();
         let client = |id: usize| {
             let chance = Chance::new(seed, 100 + id as u64);
-            Client::new(id, Door::new(doors.clone()), self.recorder.clone(), self.common.clone(), chance)
+            Client::new(id, Caller::new(callable.clone()), self.recorder.clone(), self.common.clone(), chance)
         };
         let clients: Vec<Client> = (0..CLIENTS).map(&client).collect();
-        let (reader, ending, desk) = (client(CLIENTS), self.ending.clone(), self.desk.clone());
+        let (reader, ending, tasks) = (client(CLIENTS), self.ending.clone(), self.tasks.clone());
         self.sim.client("clients", async move {
             for client in clients {
                 tokio::spawn(client.run());
@@ -152,8 +152,8 @@ impl World<'_> {
             while !ending.begin.load(Ordering::SeqCst) {
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
-            let voters: Vec<u64> = desk.voters().into_iter().collect();
-            let silent = reader.read_out(&voters, PATIENCE).await;
+            let voters: Vec<u64> = tasks.voters().into_iter().collect();
+            let silent = reader.read_final_state(&voters, PATIENCE).await;
             *ending.silent.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = silent;
             ending.done.store(true, Ordering::SeqCst);
             std::future::pending().await
@@ -163,7 +163,7 @@ impl World<'_> {
         let listeners: Vec<Listener> = (0..=LISTENERS)
             .map(|id| Listener {
                 id,
-                // The last one listens at the bridge.
+                // The last one subscribes at the bridge.
                 hosts: if id == LISTENERS { edge.clone() } else { nodes.clone() },
                 recorder: self.recorder.clone(),
                 common: self.common.clone(),
@@ -178,7 +178,7 @@ impl World<'_> {
             std::future::pending().await
         });
         let here = self.sim.lookup("operator");
-        let operator = Operator::new(here, hosts, self.desk.clone(), self.recorder.clone(), Chance::new(seed, 300));
+        let operator = Operator::new(here, hosts, self.tasks.clone(), self.recorder.clone(), Chance::new(seed, 300));
         self.sim.client("operator", async move {
             operator.run().await;
             Ok(())
@@ -192,11 +192,11 @@ impl World<'_> {
         stepped.map(|_| ())
     }
 
-    /// Steps until something holds, at most so long. `torments`: things are broken meanwhile.
+    /// Steps until a condition holds, at most for `within`. Returns whether it holds.
     fn until(
         &mut self,
         within: Duration,
-        torments: bool,
+        inject_faults: bool,
         mut holds: impl FnMut(&Self) -> bool,
     ) -> Result<bool, String> {
         let end = self.sim.elapsed() + within;
@@ -205,57 +205,66 @@ impl World<'_> {
                 return Ok(true);
             }
             self.step()?;
-            if torments {
-                self.nemesis.torment(&mut self.sim);
+            if inject_faults {
+                self.nemesis.inject(&mut self.sim);
             } else {
-                self.nemesis.tend(&mut self.sim);
+                self.nemesis.supervise(&mut self.sim);
             }
         }
         Ok(holds(self))
     }
 
     fn run(mut self) -> Vec<String> {
-        let told = self.live();
-        // Hosts are dropped in a world that still knows them.
+        let result = self.live();
+        // Hosts must be dropped while the simulation still exists.
         drop(self);
-        told.err().into_iter().collect()
+        result.err().into_iter().collect()
     }
 
     fn live(&mut self) -> Result<(), String> {
-        // 1. Come up.
+        // 1. Start the cluster.
         let joins_later = self.scenario.breaks(Breakage::Join);
         let founders = if joins_later { FOUNDERS } else { self.stations.len() as u64 };
         let members = founders as usize;
         for node in 2..=founders {
-            self.desk.ask(Errand::Join(node));
+            self.tasks.ask(Task::Join(node));
         }
-        let up = |world: &Self| world.desk.is_done() && world.desk.voters().len() == members;
+        let up = |world: &Self| world.tasks.is_done() && world.tasks.voters().len() == members;
         if !self.until(PATIENCE, false, up)? {
-            return Err(format!("liveness: the cluster of {members} did not come up within {PATIENCE:?}"));
+            return Err(format!("liveness: the cluster of {members} did not start within {PATIENCE:?}"));
         }
         self.recorder.say("run", &format!("a cluster of {members} is up; {}", self.scenario.about));
-        // 2. Be tormented.
-        self.until(self.torment, true, |_| false)?;
-        // 3. Be mended, and go on for a while.
+        self.recorder.up(self.scenario.keeps_leader);
+        // 2. Inject faults.
+        self.until(self.faults_for, true, |_| false)?;
+        // 3. Mend all faults, and let the clients continue for a while.
         self.nemesis.mend_all(&mut self.sim);
         self.until(AFTERWARDS, false, |_| false)?;
         self.common.stop.store(true, Ordering::SeqCst);
         let stopped =
-            |world: &Self| world.common.clients_done.load(Ordering::SeqCst) == CLIENTS && world.desk.is_done();
+            |world: &Self| world.common.clients_done.load(Ordering::SeqCst) == CLIENTS && world.tasks.is_done();
         if !self.until(PATIENCE, false, stopped)? {
-            return Err(format!("liveness: clients or operator still wait {PATIENCE:?} after everything was mended"));
+            return Err(format!("liveness: clients or operator still wait {PATIENCE:?} after all faults were mended"));
         }
-        // 4. Come to rest: every member answers, and tells the same.
-        self.desk.ask(Errand::Transfer(0));
-        self.until(PATIENCE, false, |world| world.desk.is_done())?;
-        self.recorder.rested(self.desk.voters(), self.stations.len() as u64 + 1);
+        // A change of voters that lost its leader is completed without an operator.
+        let settled = |world: &Self| {
+            let leader = world.stations.iter().map(Station::status).max_by_key(|status| status.leads);
+            leader.is_some_and(|leader| leader.leads.is_some() && !leader.changes_voters)
+        };
+        if !self.until(PATIENCE, false, settled)? {
+            return Err(format!("liveness: a change of voters is still half done after {PATIENCE:?}"));
+        }
+        // 4. Rest: every member answers, and all have the same state.
+        self.tasks.ask(Task::Transfer(0));
+        self.until(PATIENCE, false, |world| world.tasks.is_done())?;
+        self.recorder.rested(self.tasks.voters(), self.stations.len() as u64 + 1);
         self.ending.begin.store(true, Ordering::SeqCst);
         let read = |world: &Self| world.ending.done.load(Ordering::SeqCst);
         let all_read = self.until(PATIENCE * 6, false, read)?;
         let silent = self.ending.silent.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone();
         if !all_read || !silent.is_empty() {
             return Err(format!(
-                "liveness: nodes {silent:?} did not answer within {PATIENCE:?} after everything was mended"
+                "liveness: nodes {silent:?} did not answer within {PATIENCE:?} after all faults were mended"
             ));
         }
         let level = |world: &Self| world.is_level();
@@ -267,9 +276,9 @@ impl World<'_> {
         Ok(())
     }
 
-    /// True when all members have applied equally far.
+    /// Whether all members have applied the same index.
     fn is_level(&self) -> bool {
-        let voters = self.desk.voters();
+        let voters = self.tasks.voters();
         let mut applied = self
             .stations
             .iter()

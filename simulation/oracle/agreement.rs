@@ -1,5 +1,5 @@
-//! The law of agreement: one entry per index, whoever applied it and however often; and at every applied index the state
-//! hash that the pure machine comes to when it carries out the same log from nothing, and all that it holds then.
+//! The law of agreement: all nodes apply the same entry at an index; and at every applied index a node has the state
+//! hash and the contents that the pure machine gets by applying the same log to an empty state.
 
 use std::collections::BTreeMap;
 
@@ -23,21 +23,18 @@ pub fn check(history: &History, replay: &Replay) -> Findings {
     for sample in &history.samples {
         let index = sample.applied.index;
         let Some((hash, sum)) = replay.states.get(&index) else {
-            let words = format!("node {} has applied entry {index}, which no log holds", sample.node);
+            let words = format!("node {} applied entry {index}, which is in no log", sample.node);
             findings.add(Some(sample.at), words);
             continue;
         };
         findings.check(*hash == sample.state_hash, Some(sample.at), || {
             format!(
-                "node {} (boot {}) has state {:032x} at entry {index}; carrying out the log gives {hash:032x}",
+                "node {} (boot {}) has state {:032x} at entry {index}; replaying the log gives {hash:032x}",
                 sample.node, sample.boot, sample.state_hash
             )
         });
         findings.check(sample.contents.is_none_or(|contents| contents == *sum), Some(sample.at), || {
-            format!(
-                "node {} (boot {}) holds other things at entry {index} than the log adds up to",
-                sample.node, sample.boot
-            )
+            format!("node {} (boot {}) has another state at entry {index} than the log gives", sample.node, sample.boot)
         });
     }
     findings

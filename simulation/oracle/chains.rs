@@ -1,5 +1,5 @@
-//! The law of chains: whoever lists a session's entries finds the parent of each among them, and the way from every entry
-//! ends at a root. Sessions of the raw store protocol promise nothing.
+//! The law of chains: a list of the entries of a session contains the parent of each entry, and the path from every
+//! entry ends at a root. Sessions that the raw store protocol wrote to are exempt.
 
 use std::collections::BTreeMap;
 
@@ -25,7 +25,7 @@ pub fn check(history: &History) -> Findings {
     findings
 }
 
-/// Sessions that somebody wrote to past the laws.
+/// Sessions with raw writes.
 fn raw_sessions(history: &History) -> Vec<&Value> {
     let raw = history.operations.iter().filter(|operation| operation.function.starts_with("session::store::"));
     let writes = raw.filter(|operation| operation.mutates());
@@ -39,12 +39,12 @@ fn reaches_a_root(entries: &[Value]) -> Result<(), String> {
         let mut at = *start;
         for steps in 0.. {
             if steps > parents.len() {
-                return Err(format!("the way from entry {start:?} goes round in a circle"));
+                return Err(format!("the path from entry {start:?} is a cycle"));
             }
             match parents.get(at) {
                 Some(Some(parent)) => at = parent,
                 Some(None) => break,
-                None => return Err(format!("the way from entry {start:?} comes to {at:?}, which is not there")),
+                None => return Err(format!("the path from entry {start:?} leads to {at:?}, which does not exist")),
             }
         }
     }

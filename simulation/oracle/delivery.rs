@@ -1,14 +1,14 @@
-//! The law of delivery: a subscriber hears events of the log and no others, in order, without a gap from where it began; one
-//! that lived to the end heard everything there was. An event is told as the log made it, or, to who resumes or lags, as the
-//! kept feed tells it: made whole from the state of some later entry, and left out where that state has something newer to
-//! say. The later entry must have been applied by the time; what is heard live is told as it was.
+//! The law of delivery: a subscriber receives events of the log and no others, in order and without a gap from where it
+//! began; one that was connected to the end receives everything. A live event is delivered as the log made it. A
+//! subscriber that resumes or lags gets events from the kept feed: completed with the state of some later entry, which
+//! must have been applied by then, and left out where that state holds something newer.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 use session_manager::machine::event::{Event, EventKind};
 use session_manager::machine::ids::{FeedPlace, SessionId};
-use session_manager::machine::query::feed::{self, FeedLimits};
+use session_manager::machine::query::feed_page::{self, FeedLimits};
 
 use super::Findings;
 use super::replay::Replay;
@@ -43,14 +43,14 @@ fn committed(replay: &Replay) -> BTreeMap<Place, &Event> {
     committed
 }
 
-/// The events of a session are numbered one by one, anew after its end.
+/// The events of a session are numbered without gaps. The numbers start over after a deletion.
 fn check_sequence(committed: &BTreeMap<Place, &Event>, findings: &mut Findings) {
     let mut last: BTreeMap<&SessionId, u64> = BTreeMap::new();
     for (place, event) in committed {
         let before = last.get(&event.session_id).copied().unwrap_or(0);
         findings.check(event.seq == before + 1, None, || {
             format!(
-                "event {}.{} of {:?} has number {} after {before}",
+                "event {}.{} of {:?} has the sequence number {} after {before}",
                 place.index,
                 place.ordinal,
                 event.session_id.as_str(),
@@ -67,18 +67,20 @@ fn check_truth(committed: &BTreeMap<Place, &Event>, kept: &Kept<'_>, heard: &[&D
         let Place { index, ordinal } = delivery.place;
         let Some(event) = committed.get(&delivery.place) else {
             let words = format!(
-                "subscription {} heard {} {index}.{ordinal} of {:?}, which was never committed",
+                "subscription {} received {} {index}.{ordinal} of {:?}, which was never committed",
                 delivery.subscription, delivery.kind, delivery.session_id
             );
             findings.add(Some(delivery.heard), words);
             continue;
         };
         let by = kept.known(delivery.heard);
-        let same = is_told_as(event, delivery)
-            || kept.forms(delivery.place, event, by).any(|form| form.is_some_and(|form| is_told_as(&form, delivery)));
+        let same = is_delivered_as(event, delivery)
+            || kept
+                .forms(delivery.place, event, by)
+                .any(|form| form.is_some_and(|form| is_delivered_as(&form, delivery)));
         findings.check(same, Some(delivery.heard), || {
             format!(
-                "event {index}.{ordinal} was heard as {delivery:?}, but is {} {}",
+                "event {index}.{ordinal} was delivered as {delivery:?}, but is {} {}",
                 event.kind().trigger_type(),
                 event.payload().text()
             )
@@ -86,21 +88,21 @@ fn check_truth(committed: &BTreeMap<Place, &Event>, kept: &Kept<'_>, heard: &[&D
     }
 }
 
-fn is_told_as(event: &Event, delivery: &Delivery) -> bool {
+fn is_delivered_as(event: &Event, delivery: &Delivery) -> bool {
     event.kind().trigger_type() == delivery.kind
         && event.session_id.as_str() == delivery.session_id
         && event.seq == delivery.seq
         && event.payload().parse::<Value>().is_ok_and(|payload| payload == delivery.payload)
 }
 
-/// What the kept feed could tell at the time.
+/// What the kept feed could deliver at a time.
 struct Kept<'a> {
     versions: &'a Versions,
-    /// How far anybody had applied the log, by when.
+    /// The highest index that any node had applied, and when (in milliseconds).
     applied: Vec<(u64, u64)>,
 }
 
-/// Who applies is looked at every few milliseconds.
+/// The recorder notices an applied entry within this time.
 const NOTICED_MS: u64 = 50;
 const ONE: FeedLimits = FeedLimits { records: 1, body_bytes: usize::MAX };
 
@@ -123,7 +125,7 @@ impl Kept<'_> {
         later.checked_sub(1).map_or(0, |last| self.applied[last].1)
     }
 
-    /// What the states up to this entry make of an event: another form, or nothing at all.
+    /// The forms of an event in the kept feed, for each state up to this entry. `None`: the event is left out.
     fn forms<'b>(&'b self, place: Place, event: &'b Event, upto: u64) -> impl Iterator<Item = Option<Event>> + 'b {
         let before = match place.ordinal.checked_sub(1) {
             Some(ordinal) => FeedPlace { index: place.index, ordinal },
@@ -131,9 +133,9 @@ impl Kept<'_> {
         };
         let states = self.versions.since(&event.session_id, place.index).iter();
         states.take_while(move |(from, _)| *from <= upto).filter_map(move |(_, state)| {
-            let page = feed::page(&state.view(), Some(before), ONE, &|_| true).ok()?;
+            let page = feed_page::page(&state.view(), Some(before), ONE, &|_| true).ok()?;
             let (index, ordinal) = (place.index, place.ordinal);
-            // A line that is not there was trimmed, and says nothing.
+            // The record was trimmed.
             page.upto.filter(|upto| *upto == FeedPlace { index, ordinal })?;
             Some(page.events.into_iter().next().map(|(_, event)| event))
         })
@@ -143,7 +145,7 @@ impl Kept<'_> {
 fn check_order(heard: &[&Delivery], findings: &mut Findings) {
     for pair in heard.windows(2) {
         findings.check(pair[0].place < pair[1].place, Some(pair[1].heard), || {
-            format!("subscription {} heard {:?} after {:?}", pair[1].subscription, pair[1].place, pair[0].place)
+            format!("subscription {} received {:?} after {:?}", pair[1].subscription, pair[1].place, pair[0].place)
         });
     }
 }
@@ -156,13 +158,14 @@ fn check_gaps(
     heard: &[&Delivery],
     findings: &mut Findings,
 ) {
-    // Nodes that are no members any more, or never were, have nothing to tell. A bridge has, whoever it is attached to.
+    // Only voters and the bridge must deliver everything to the end.
     let lived = subscription.ended.is_none()
         && history.rested.is_some_and(|rested| subscription.bound < rested)
         && (history.voters.contains(&subscription.node) || history.bridge == Some(subscription.node));
     let promised = match subscription.after {
         Some(after) => Some(after),
-        // Without a position it hears what is published after it was bound: what nobody had applied by then is among it.
+        // Without a position it receives what is published after it was bound. Entries that no node had applied by then
+        // are part of that.
         None => before_anything_new(history, subscription),
     };
     let first = subscription.after.or(heard.first().map(|delivery| delivery.place)).or(promised);
@@ -171,7 +174,7 @@ fn check_gaps(
     let places: BTreeSet<Place> = heard.iter().map(|delivery| delivery.place).collect();
     let expected = committed.iter().filter(|(place, _)| first < **place && **place <= last && !places.contains(place));
     let left_out = |place: &Place, event: &Event| {
-        // It would have been told before the next one was.
+        // It would have been delivered before the next one.
         let next = heard.get(heard.partition_point(|delivery| delivery.place < *place));
         let by = next.map_or(u64::MAX, |next| kept.known(next.heard));
         kept.forms(*place, event, by).any(|form| form.is_none())
@@ -190,12 +193,12 @@ fn check_gaps(
     });
 }
 
-/// The last entry that anybody was seen to have applied when the binding was confirmed.
-/// Who is bound on a node before it belongs to a cluster is promised nothing of what happens until then.
+/// The last entry that any node was seen to have applied when the binding was confirmed.
+/// A subscriber on a node that is not yet a member has no claim to what happens before the node joins.
 fn before_anything_new(history: &History, subscription: &Subscription) -> Option<Place> {
     let before = |applied: &&Applied| applied.noticed < subscription.bound;
     history.applied.iter().filter(before).find(|applied| applied.node == subscription.node)?;
     let last = history.applied.iter().filter(before).map(|applied| applied.entry.index()).max()?;
-    // Its own node may have been behind or ahead of what was seen; a later subscriber promises less.
+    // Its node may have been behind this entry. Then it must deliver even more, which this does not check.
     Some(Place { index: last, ordinal: u32::MAX })
 }

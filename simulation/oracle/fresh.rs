@@ -1,5 +1,5 @@
-//! The law of fresh reads: a read shows the session as it was at some entry of the log, and at none before the last one that
-//! was acknowledged to anybody, or shown to anybody, before the read began.
+//! The law of fresh reads: a read returns the session as it was at some entry of the log, and that entry is not older
+//! than the last one that was acknowledged or read by any client before this read began.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ use super::replay::{Asked, Replay, State, asked, response};
 use super::versions::Versions;
 use crate::history::{History, Moment, Operation, Outcome};
 
-/// By session, what was known to have happened: since when, and up to which entry.
+/// By session: when an entry became known, its index, and the operation that showed it.
 type Floors = BTreeMap<SessionId, Vec<(Moment, u64, usize)>>;
 
 pub fn check(history: &History, replay: &Replay, versions: &Versions) -> Findings {
@@ -35,7 +35,8 @@ pub fn check(history: &History, replay: &Replay, versions: &Versions) -> Finding
         let at_least = floor.map_or(0, |(_, index, _)| *index);
         let tells = |(_, state): &&(u64, State)| answers(state, &question, function, seen);
         match (versions.since(session_id, at_least).iter().find(tells), floor) {
-            // From now on everybody must see at least this. Of equal answers the first one since then counts.
+            // Every later read must return at least this version. Of several versions with this answer the first
+            // counts.
             (Some((shown, _)), _) => {
                 if let Some(returned) = operation.returned {
                     known.push((returned, *shown, operation.id));
@@ -46,31 +47,37 @@ pub fn check(history: &History, replay: &Replay, versions: &Versions) -> Finding
                     "#{} {} {} on node {}",
                     operation.id, operation.function, operation.request, operation.node
                 );
-                findings.add(operation.returned, match (versions.all(session_id).iter().rfind(tells), floor) {
-                    (Some((from, _)), Some((_, index, by))) => format!(
-                        "{name} shows the state of entry {from}, but entry {index} was known to #{by} before: {seen:?}"
-                    ),
-                    (_, _) => format!("{name} shows what never was: {seen:?}"),
-                });
+                findings.add(
+                    operation.returned,
+                    match (versions.all(session_id).iter().rfind(tells), floor) {
+                        (Some((from, _)), Some((_, index, by))) => format!(
+                            "{name} returns the state of entry {from}, but #{by} knew entry {index} before: {seen:?}"
+                        ),
+                        (_, _) => format!("{name} returns a state that never existed: {seen:?}"),
+                    },
+                );
             }
         }
     }
     findings
 }
 
-/// The session a question is about, where it is about one.
+/// The session that a query is about, if it is about one.
 pub fn session_of(question: &Query) -> Option<&SessionId> {
     match question {
         Query::Meta(session_id)
         | Query::Entry(session_id, _)
         | Query::Leaf(session_id)
-        | Query::Entries(session_id) => Some(session_id),
+        | Query::Entries(session_id)
+        | Query::EntriesAfter(session_id, _) => Some(session_id),
         Query::Messages(query) => Some(&query.session_id),
-        Query::List(_) | Query::Metas | Query::Cursor(_) | Query::Cursors(_) => None,
+        Query::Export(query) => Some(&query.session_id),
+        Query::Within { query, .. } => session_of(query),
+        Query::List(_) | Query::Metas | Query::MetasFrom(_) | Query::Cursor(_) | Query::Cursors(_) => None,
     }
 }
 
-/// Whether a state answers a question the way a client was answered.
+/// Whether a state gives the answer that the client got.
 pub fn answers(state: &State, question: &Query, function: &Function, seen: Result<&Value, &str>) -> bool {
     match (state.ask(question), seen) {
         (Ok(Ok(found)), Ok(answer)) => response(function, Done::Found(found)) == *answer,
@@ -79,7 +86,7 @@ pub fn answers(state: &State, question: &Query, function: &Function, seen: Resul
     }
 }
 
-/// Where it is certain which entry an acknowledgement was for.
+/// Acknowledged entries, where it is certain which entry an acknowledgement was for.
 fn acknowledged(history: &History, replay: &Replay) -> Floors {
     let mut floors = Floors::new();
     for group in Groups::of(history, replay).groups.values() {

@@ -1,9 +1,9 @@
-//! The law of linearizability: the calls about one session, answered as they were, could have been carried out one after
-//! the other by the pure machine, each at some moment between its call and its answer. What has an unknown outcome may have
-//! happened at any time after its call, or not at all.
+//! The law of linearizability: there is an order in which the pure machine, executing the calls of one session one by
+//! one, gives the same answers, with each call between its start and its answer. A call with an unknown outcome may be
+//! executed at any time after its start, or never.
 //!
-//! Time and randomness of a mutation are the leader's to give; they are read from the log. The order is not: it is searched
-//! for (porcupine), session by session.
+//! Time and randomness of a mutation come from the log, because the leader chose them. The order does not: porcupine
+//! searches for it, session by session.
 
 use std::collections::BTreeMap;
 use std::hash::{Hash, Hasher};
@@ -12,10 +12,16 @@ use std::time::Duration;
 
 use porcupine_rs::{CheckResult, Model, Operation as Placed, check_operations_timeout};
 use serde_json::Value;
+use session_manager::machine::apply::fork::ForkSession;
+use session_manager::machine::apply::long::LongWork;
+use session_manager::machine::change::{Change, WorkChange};
 use session_manager::machine::ids::{RequestId, SessionId};
+use session_manager::machine::long::{PendingFork, Steps};
+use session_manager::machine::refusal::Fault;
 use session_manager::machine::stamp::Stamp;
-use session_manager::machine::{Command, Query, Stamped};
+use session_manager::machine::{Answer, Command, Outcome as Decided, Query, Stamped};
 use session_manager::requests::{Done, Function};
+use session_manager::storage::state::{Encoded, write};
 
 use super::Findings;
 use super::fresh::{answers, session_of};
@@ -23,42 +29,45 @@ use super::groups::{Group, Groups};
 use super::replay::{Asked, Replay, State, asked, response};
 use crate::history::{History, Moment, Operation, Outcome};
 
-/// A search that takes longer is given up and counts for nothing; the other oracles look at the same calls.
+/// A longer search is given up without a result. Other oracles check the same calls.
 const SEARCH_MAX: Duration = Duration::from_secs(20);
 
-/// What a client was told.
+/// The answer that a client got.
 #[derive(Clone)]
 enum Told {
     Answer(Value),
     Refusal(String),
-    /// Nothing is known: whatever the machine says will do.
+    /// The outcome is unknown: any answer of the machine fits.
     Nothing,
 }
 
-/// One call, as the model carries it out.
+/// One call of the model.
 #[derive(Clone)]
 struct Call {
-    /// Its place among the operations, for the words.
+    /// Its index among the operations, for messages.
     id: usize,
     act: Act,
     told: Told,
 }
+
+/// The stamp of a command, and that of its first command if it took several.
+type Stamps = (Stamp, Option<Stamp>);
 
 #[derive(Clone)]
 enum Act {
     Mutate {
         function: &'static Function,
         command: Arc<Command>,
-        /// Equal commands cannot be told apart: the first of them to have an effect takes the first stamp.
+        /// Equal commands cannot be distinguished: the first one that takes effect uses the first stamp.
         group: usize,
-        stamps: Arc<[Stamp]>,
+        stamps: Arc<[Stamps]>,
     },
     Ask {
         function: &'static Function,
         question: Arc<Query>,
     },
-    /// The session begins as a copy of another one.
-    Born(Arc<State>),
+    /// The session is created as a copy of another one.
+    Forked(Arc<State>),
 }
 
 impl std::fmt::Debug for Call {
@@ -67,7 +76,7 @@ impl std::fmt::Debug for Call {
     }
 }
 
-/// The session, and how many stamps of each group were taken.
+/// The session, and how many stamps of each group are used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Session {
     state: Arc<State>,
@@ -106,7 +115,7 @@ impl Model for Machine {
                 };
                 (answers(&session.state, question, function, seen), session.clone())
             }
-            Act::Born(state) => {
+            Act::Forked(state) => {
                 (*session.state == State::default(), Session { state: state.clone(), taken: session.taken.clone() })
             }
         }
@@ -119,20 +128,25 @@ fn mutate(
     function: &'static Function,
     command: &Command,
     group: usize,
-    stamps: &[Stamp],
+    stamps: &[Stamps],
 ) -> (bool, Session) {
     let refused = (false, session.clone());
     let taken = session.taken.get(&group).copied().unwrap_or(0);
     let stamp = stamps.get(taken);
     let stamped = Stamped {
-        // Without a stamp there was no entry in the log, and what has no effect does not depend on it.
-        stamp: stamp.copied().unwrap_or(Stamp { at_ms: 0, seed: 1 }),
-        request_id: RequestId::UNREPEATED,
-        repeated: false,
+        // Without a stamp there is no entry in the log, and a command without an effect does not depend on its stamp.
+        stamp: stamp.map_or(Stamp { at_ms: 0, seed: 1 }, |(stamp, _)| *stamp),
+        request_id: RequestId::NONE,
+        is_retry: false,
+        scope: None,
         command: command.clone(),
     };
     let mut state = State::clone(&session.state);
-    let Ok(outcome) = state.apply(&stamped) else { return refused };
+    let applied = match (command, stamp) {
+        (Command::Fork(fork), Some((_, Some(began)))) => in_steps(&mut state, fork, *began, &stamped),
+        (_, _) => state.apply(&stamped),
+    };
+    let Ok(outcome) = applied else { return refused };
     let effective = outcome.answer.is_ok() && outcome.has_effect();
     let fits = match (told, &outcome.answer) {
         (Told::Nothing, _) => true,
@@ -141,7 +155,7 @@ fn mutate(
         (Told::Answer(_), Err(_)) | (Told::Refusal(_), Ok(_)) => false,
     };
     match (effective, stamp, told) {
-        // It is not in the log: nobody knows what became of it, and nothing did.
+        // It is not in the log, so it was not executed. Its outcome is unknown, so that fits.
         (true, None, Told::Nothing) => (true, session.clone()),
         (true, None, Told::Answer(_) | Told::Refusal(_)) => refused,
         (false, _, _) => (fits, session.clone()),
@@ -153,11 +167,35 @@ fn mutate(
     }
 }
 
+/// Forks in several commands: the id of the session comes from the first, its time from the last.
+fn in_steps(state: &mut State, fork: &ForkSession, began: Stamp, last: &Stamped) -> Result<Decided, Fault> {
+    let pending = PendingFork {
+        source: fork.session_id.clone(),
+        fork: began.session_id(),
+        entry_id: fork.entry_id.clone(),
+        title: fork.title.clone(),
+        stamp: began,
+        copied: 0,
+        messages: 0,
+        moved_at: began.at_ms,
+    };
+    let (source, fork, records) = (pending.source.clone(), pending.fork.clone(), Steps::RECORDS_MAX);
+    let begun = write(state, &Encoded::new(&[Change::Work(WorkChange::PutFork(pending))]))?;
+    state.merge(&begun);
+    let command = Command::Long(LongWork::ContinueFork { source, fork, records });
+    loop {
+        let outcome = state.apply(&Stamped { command: command.clone(), ..last.clone() })?;
+        if !matches!(outcome.answer, Ok(Answer::ForkBegun { .. })) {
+            return Ok(outcome);
+        }
+    }
+}
+
 pub fn check(history: &History, replay: &Replay) -> Findings {
     let mut findings = Findings::of("linear");
     for (session_id, calls) in sessions(history, replay) {
         if check_operations_timeout(&calls, SEARCH_MAX) == CheckResult::Illegal {
-            let (operation, shown) = culprit(history, &calls);
+            let (operation, shown) = first_unexplained(history, &calls);
             findings.add(
                 operation.returned,
                 format!(
@@ -198,7 +236,7 @@ fn sessions(history: &History, replay: &Replay) -> BTreeMap<SessionId, Vec<Place
     sessions
 }
 
-/// When each entry was first seen to be applied: by then it had happened.
+/// When each entry was first seen as applied. It was executed before that.
 fn first_noticed(history: &History) -> BTreeMap<u64, Moment> {
     let mut noticed = BTreeMap::new();
     for applied in &history.applied {
@@ -214,10 +252,10 @@ fn calls_of(
     noticed: &BTreeMap<u64, Moment>,
 ) -> Vec<(SessionId, Placed<Machine>)> {
     let steps: Vec<_> = group.effects.iter().map(|step| &replay.steps[*step]).collect();
-    // A create names no session: the log tells which one it made.
+    // A create names no session; the log shows which one it created.
     let named = group.command.session_id().or_else(|| steps.first().and_then(|step| step.session_id()));
     let Some(session_id) = named else { return Vec::new() };
-    let stamps: Arc<[Stamp]> = steps.iter().map(|step| step.stamp).collect();
+    let stamps: Arc<[Stamps]> = steps.iter().map(|step| (step.stamp, step.began)).collect();
     let command = Arc::new(group.command.clone());
     let alone = group.possible().count() == 1 && steps.len() == 1;
     let mut calls = Vec::new();
@@ -226,7 +264,7 @@ fn calls_of(
         let told = match &operation.outcome {
             Outcome::Answered(answer) => Told::Answer(answer.clone()),
             Outcome::Refused { code, .. } => Told::Refusal(code.clone()),
-            // What is not in the log did not happen.
+            // It is not in the log, so it was not executed.
             Outcome::Unknown(_) if steps.is_empty() => continue,
             Outcome::Unknown(_) => Told::Nothing,
             Outcome::Unavailable(_) => continue,
@@ -247,12 +285,12 @@ fn calls_of(
         let asker = group.possible().find(told).or_else(|| group.possible().find(unknown));
         let Some(asker) = asker else { continue };
         let happened = noticed.get(&step.index).copied();
-        calls.push((forked.clone(), placed(asker, Act::Born(Arc::new(state)), Told::Nothing, happened)));
+        calls.push((forked.clone(), placed(asker, Act::Forked(Arc::new(state)), Told::Nothing, happened)));
     }
     calls
 }
 
-/// `happened`: by when it had, for a call whose outcome nobody was told.
+/// `happened`: when a call with an unknown outcome was seen as executed.
 fn placed(operation: &Operation, act: Act, told: Told, happened: Option<Moment>) -> Placed<Machine> {
     let returned = match &operation.outcome {
         Outcome::Answered(_) | Outcome::Refused { .. } => operation.returned,
@@ -267,11 +305,12 @@ fn placed(operation: &Operation, act: Act, told: Told, happened: Option<Moment>)
     }
 }
 
-/// The first answer that cannot be explained, and the calls before it.
-fn culprit<'a>(history: &'a History, calls: &[Placed<Machine>]) -> (&'a Operation, String) {
+/// The first answer that no order explains, and the calls before it.
+fn first_unexplained<'a>(history: &'a History, calls: &[Placed<Machine>]) -> (&'a Operation, String) {
     let mut ends: Vec<i64> = calls.iter().map(|call| call.return_time).filter(|end| *end < i64::MAX).collect();
     ends.sort_unstable();
-    // What was told up to some moment stays unexplained when more is told: the first such moment is found by halves.
+    // Answers that cannot be explained at some moment cannot be explained later either, so a binary search finds the
+    // first.
     let explained = |end: i64| check_operations_timeout(&told_by(calls, end), SEARCH_MAX) != CheckResult::Illegal;
     let first = ends.partition_point(|end| explained(*end)).min(ends.len().saturating_sub(1));
     let end = ends.get(first).copied().unwrap_or(i64::MAX);
@@ -282,7 +321,7 @@ fn culprit<'a>(history: &'a History, calls: &[Placed<Machine>]) -> (&'a Operatio
     (&history.operations[ended.op.id], format!("{:?}", before[from..].iter().map(|call| &call.op).collect::<Vec<_>>()))
 }
 
-/// The history as it was known at some moment: what ends later may end in any way.
+/// The history as known at some moment: calls that end later have an unknown outcome.
 fn told_by(calls: &[Placed<Machine>], end: i64) -> Vec<Placed<Machine>> {
     let begun = calls.iter().filter(|call| call.call_time < end);
     let known = begun.map(|call| match call.return_time <= end {

@@ -1,4 +1,4 @@
-//! The law of names: an id that the cluster gives to a session or an entry is given once, whoever leads.
+//! The law of minted ids: an id that a leader gives to a session or an entry is unique, across all leaders.
 
 use std::collections::BTreeMap;
 
@@ -14,14 +14,14 @@ pub fn check(history: &History) -> Findings {
         for id in minted(operation) {
             let first = *given.entry(id).or_insert(operation.id);
             findings.check(first == operation.id, operation.returned, || {
-                format!("#{first} and #{} were both given the new id {id:?}", operation.id)
+                format!("#{first} and #{} both got the new id {id:?}", operation.id)
             });
         }
     }
     findings
 }
 
-/// The ids that a call was told of as new.
+/// The new ids in the answer of a call.
 fn minted(operation: &Operation) -> Vec<&str> {
     let Outcome::Answered(answer) = &operation.outcome else { return Vec::new() };
     let one = |field: &str| answer[field].as_str().into_iter().collect();

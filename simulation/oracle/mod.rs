@@ -1,12 +1,13 @@
-//! The oracles: what must hold of every run. Pure functions over a finished `History`; one file per law.
+//! The oracles: the laws that every run must satisfy. Pure functions over a finished `History`, one file per law.
 //!
-//! `tests/laws/oracles.rs` shows for each that it can fail. No bug is planted in the machine or the records, which the judge
-//! uses too.
+//! `tests/laws/oracles.rs` shows for each that it can fail. The oracles use the machine and the record formats
+//! themselves, so no bug is planted there.
 
 mod agreement;
 mod chains;
 mod dedup;
 mod delivery;
+mod elections;
 mod fresh;
 mod groups;
 mod linear;
@@ -23,20 +24,20 @@ use crate::history::{History, Moment};
 use replay::Replay;
 use versions::Versions;
 
-/// A law that did not hold.
+/// A violation of a law.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Broken {
-    /// The oracle that noticed, by the name of its file.
+    /// The oracle that found it, by the name of its file.
     pub oracle: &'static str,
     pub words: String,
-    /// Where in the run to look, if that is known.
+    /// When it happened, if known.
     pub at: Option<Moment>,
 }
 
-/// One broken law repeats itself; the first ones of each oracle tell the story.
-const TOLD_MAX: usize = 5;
+/// One bug breaks a law many times. The first violations of each oracle are enough to find it.
+const FINDINGS_MAX: usize = 5;
 
-/// What an oracle finds, in the order in which it finds it.
+/// The violations that one oracle found, in order.
 #[derive(Default)]
 struct Findings {
     oracle: &'static str,
@@ -49,7 +50,7 @@ impl Findings {
     }
 
     fn add(&mut self, at: Option<Moment>, words: String) {
-        if self.broken.len() < TOLD_MAX {
+        if self.broken.len() < FINDINGS_MAX {
             self.broken.push(Broken { oracle: self.oracle, words, at });
         }
     }
@@ -61,8 +62,8 @@ impl Findings {
     }
 }
 
-/// Every law that did not hold in this run.
-pub fn judge(history: &History) -> Vec<Broken> {
+/// All violations of a run.
+pub fn check_all(history: &History) -> Vec<Broken> {
     let replay = match Replay::of(history) {
         Ok(replay) => replay,
         Err(words) => return vec![Broken { oracle: "replay", words, at: None }],
@@ -81,6 +82,7 @@ pub fn judge(history: &History) -> Vec<Broken> {
         linear::check(history, &replay),
         delivery::check(history, &replay, &versions),
         progress::check(history),
+        elections::check(history),
     ]
     .into_iter()
     .flat_map(|findings| findings.broken)

@@ -1,5 +1,5 @@
-//! The law of once: an acknowledged mutation is in the log, with the answer that its client was told; none is there more
-//! often than it was asked for; what was said not to have happened did not; and nothing is there that nobody asked for.
+//! The law of once: an acknowledged mutation is in the log, with the answer that its client got; no mutation takes
+//! effect more often than it was sent; a mutation that was refused has no effect; and every effect was requested.
 
 use serde_json::Value;
 use session_manager::machine::Command;
@@ -12,10 +12,10 @@ use crate::history::{History, Operation, Outcome};
 
 pub fn check(history: &History, replay: &Replay) -> Findings {
     let mut findings = Findings::of("once");
-    let Groups { groups, strangers } = Groups::of(history, replay);
-    for step in strangers {
+    let Groups { groups, unrequested } = Groups::of(history, replay);
+    for step in unrequested {
         let step = &replay.steps[step];
-        findings.add(None, format!("entry {} was asked for by nobody: {:?}", step.index, step.command));
+        findings.add(None, format!("no client requested entry {}: {:?}", step.index, step.command));
     }
     for group in groups.values() {
         check_group(group, replay, &mut findings);
@@ -30,21 +30,21 @@ fn check_group(group: &Group, replay: &Replay, findings: &mut Findings) {
         let indexes: Vec<u64> = group.effects.iter().map(|step| replay.steps[*step].index).collect();
         let ids: Vec<usize> = group.operations.iter().map(|operation| operation.id).collect();
         format!(
-            "{} happened {} times (entries {indexes:?}), but of the calls {ids:?} at most {possible} can have: {}",
+            "{} took effect {} times (entries {indexes:?}), but at most {possible} of the calls {ids:?} can have: {}",
             first.function,
             group.effects.len(),
             first.request
         )
     });
-    // Every step tells one answer; every acknowledgement of something that always has an effect needs a step of its own.
-    let mut untold: Vec<Value> = group.effects.iter().map(|step| told(first, replay, *step)).collect();
+    // Every step gives one answer. A command that always takes effect needs one step for each acknowledgement.
+    let mut answers: Vec<Value> = group.effects.iter().map(|step| answer_of(first, replay, *step)).collect();
     for operation in &group.operations {
         let Outcome::Answered(answer) = &operation.outcome else { continue };
-        let place = untold.iter().position(|told| told == answer);
+        let place = answers.iter().position(|given| given == answer);
         match place {
-            Some(place) => drop(untold.swap_remove(place)),
-            // The answer was another step's, or says that nothing was to be done.
-            None if !says_that_it_happened(&group.command, answer) => {}
+            Some(place) => drop(answers.swap_remove(place)),
+            // The answer came from another step, or says that there was nothing to do.
+            None if !implies_an_effect(&group.command, answer) => {}
             None => findings.add(
                 operation.returned,
                 format!(
@@ -56,7 +56,7 @@ fn check_group(group: &Group, replay: &Replay, findings: &mut Findings) {
     }
 }
 
-fn told(operation: &Operation, replay: &Replay, step: usize) -> Value {
+fn answer_of(operation: &Operation, replay: &Replay, step: usize) -> Value {
     let function = find(operation.function, true).expect("a function");
     match &replay.steps[step].answer {
         Ok(answer) => response(function, Done::Answered(answer.clone())),
@@ -64,15 +64,20 @@ fn told(operation: &Operation, replay: &Replay, step: usize) -> Value {
     }
 }
 
-/// Whether an acknowledgement means that something was written. Repeated appends, stale revisions and the like are
-/// acknowledged without.
-fn says_that_it_happened(command: &Command, answer: &Value) -> bool {
+/// Whether an acknowledgement means that something was written. Retried appends, stale revisions and the like are
+/// acknowledged without a write.
+fn implies_an_effect(command: &Command, answer: &Value) -> bool {
     match command {
         Command::Create(_) | Command::AppendMany(_) | Command::Fork(_) | Command::Store(_) => true,
         Command::Append(append) => append.entry_id.is_none(),
         Command::UpdateMessage(_) => answer["updated"] == true,
         Command::Ensure(_) => answer["created"] == true,
         Command::Delete(_) => answer["deleted"] == true,
-        Command::SetMeta(_) | Command::SetStatus(_) | Command::SetActiveLeaf(_) | Command::Feed(_) => false,
+        Command::SetMeta(_)
+        | Command::SetStatus(_)
+        | Command::SetActiveLeaf(_)
+        | Command::Import(_)
+        | Command::Feed(_)
+        | Command::Long(_) => false,
     }
 }

@@ -1,4 +1,5 @@
-//! The law of progress: after everything was mended, every voter runs, answers, and comes to where the others are.
+//! The law of progress: after all faults were mended, every voter runs, answers, and applies the same entries as the
+//! others.
 
 use std::collections::BTreeMap;
 
@@ -21,7 +22,7 @@ pub fn check(history: &History) -> Findings {
                 && operation.called > healed
                 && matches!(operation.outcome, Outcome::Answered(_) | Outcome::Refused { .. })
         });
-        findings.check(answered, Some(healed), || format!("node {node} answered nothing after everything was mended"));
+        findings.check(answered, Some(healed), || format!("node {node} answered no call after all faults were mended"));
     }
     if let Some(rested) = history.rested {
         let mut last: BTreeMap<u64, &Sample> = BTreeMap::new();
@@ -33,7 +34,7 @@ pub fn check(history: &History) -> Findings {
         let furthest = last.values().map(|sample| sample.applied.index).max();
         for (node, sample) in &last {
             findings.check(Some(sample.applied.index) == furthest, Some(sample.at), || {
-                format!("node {node} rests at entry {}, another one at {furthest:?}", sample.applied.index)
+                format!("node {node} applied entries up to {}, another node up to {furthest:?}", sample.applied.index)
             });
         }
     }

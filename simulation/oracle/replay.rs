@@ -1,36 +1,41 @@
-//! Owns: the committed log carried out once more by the pure machine, from nothing: what every node must have come to.
-//! The other oracles compare with it. Never: judge what clients saw.
+//! Owns: the replay: the pure machine applies the committed log to an empty state. Every node must have the same
+//! states. The other oracles compare with it. Never: checks of what clients saw.
 
 use std::collections::BTreeMap;
 use std::hash::{Hash, Hasher};
-use std::ops::{Bound, ControlFlow};
+use std::ops::ControlFlow;
 
 use bytes::Bytes;
 use serde_json::Value;
+use session_manager::machine::apply::fork::ForkSession;
+use session_manager::machine::apply::long::LongWork;
+use session_manager::machine::apply::store::StoreWrite;
 use session_manager::machine::apply::update_message::{NewContent, UpdateMessage};
+use session_manager::machine::change::{Change, SessionChange};
 use session_manager::machine::entry::Body;
 use session_manager::machine::event::Event;
 use session_manager::machine::ids::{RequestId, SessionId};
 use session_manager::machine::json::Json;
+use session_manager::machine::long::PendingFork;
 use session_manager::machine::refusal::{Fault, Refusal};
 use session_manager::machine::stamp::Stamp;
-use session_manager::machine::view::{Change, View};
+use session_manager::machine::view::View;
 use session_manager::machine::{self, Answer, Command, Outcome, Query, Stamped};
 use session_manager::replication::chain;
 use session_manager::requests::{Decision, Done, Function, Limits, find};
-use session_manager::storage::kv::{Changed, Kv, Visit};
 use session_manager::storage::log::command::Order;
 use session_manager::storage::log::record::Payload;
-use session_manager::storage::view::{Records, write};
+use session_manager::storage::state::kv::{Changed, Kv, Visit, scan_map};
+use session_manager::storage::state::{Encoded, Records, entry, key, write};
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::history::{History, Operation};
 
-/// The limits every node of a run has.
+/// The limits of every node in a run.
 pub const LIMITS: Limits = Limits { default_list_limit: 50, max_list_limit: 500 };
 
-/// A state: ordered pairs, comparable as a whole. The search for an order of calls compares and copies states all the time,
-/// so pairs are shared, and a state is known by the sum of the hashes of its pairs.
+/// A state: ordered pairs. The search for an order of calls compares and copies states very often, so pairs are shared,
+/// and states are compared by the sum of the hashes of their pairs.
 #[derive(Debug, Clone, Default)]
 pub struct State {
     pairs: BTreeMap<Bytes, Bytes>,
@@ -51,7 +56,7 @@ impl Hash for State {
     }
 }
 
-/// What one pair adds to the sum of a state. The length of the key stands first: no two pairs spell the same bytes.
+/// What one pair adds to the sum of a state. The length of the key comes first, so no two pairs hash the same bytes.
 fn weight(key: &[u8], value: &[u8]) -> u128 {
     let mut hash = Xxh3::new();
     hash.update(&(key.len() as u64).to_le_bytes());
@@ -60,7 +65,7 @@ fn weight(key: &[u8], value: &[u8]) -> u128 {
     hash.digest128()
 }
 
-/// What the pairs of a whole state add up to. Order does not matter.
+/// The sum over the pairs of a state, in any order.
 pub fn sum(pairs: impl Iterator<Item = (Vec<u8>, Bytes)>) -> u128 {
     pairs.fold(0, |sum: u128, (key, value)| sum.wrapping_add(weight(&key, &value)))
 }
@@ -71,21 +76,12 @@ impl Kv for State {
     }
 
     fn scan(&self, from: &[u8], to: Option<&[u8]>, visit: Visit<'_>) -> Result<(), Fault> {
-        if to.is_some_and(|to| to <= from) {
-            return Ok(());
-        }
-        let upper = to.map_or(Bound::Unbounded, Bound::Excluded);
-        for (key, value) in self.pairs.range::<[u8], _>((Bound::Included(from), upper)) {
-            if visit(key, value) == ControlFlow::Break(()) {
-                break;
-            }
-        }
-        Ok(())
+        scan_map(&self.pairs, from, to, visit)
     }
 }
 
 impl State {
-    /// What its pairs add up to, as `sum` counts.
+    /// The sum over its pairs, as `sum` computes it.
     pub fn contents(&self) -> u128 {
         self.sum
     }
@@ -111,16 +107,16 @@ impl State {
 
     pub fn apply(&mut self, stamped: &Stamped) -> Result<Outcome, Fault> {
         let outcome = machine::apply(&self.view(), stamped)?;
-        let changed = write(self, &outcome.changes)?;
+        let changed = write(self, &Encoded::new(&outcome.changes))?;
         self.merge(&changed);
         Ok(outcome)
     }
 
-    /// The same as an entry of the log, whose events the state keeps; and what its keys became.
+    /// Applies an entry of the log, whose events the state keeps. Returns the changed keys too.
     pub fn commit(&mut self, index: u64, stamped: &Stamped) -> Result<(Outcome, Changed), Fault> {
         let mut outcome = machine::apply(&self.view(), stamped)?;
-        machine::feed::record(index, &mut outcome);
-        let changed = write(self, &outcome.changes)?;
+        machine::feed_record::record_events(index, &mut outcome);
+        let changed = write(self, &Encoded::new(&outcome.changes))?;
         self.merge(&changed);
         Ok((outcome, changed))
     }
@@ -130,34 +126,38 @@ impl State {
     }
 }
 
-/// One command of the log and what it brought about.
+/// One command of the log and its outcome.
 pub struct Step {
     pub index: u64,
-    /// With the time that counted: never behind the clock of the state.
+    /// With the effective time, which is never behind the clock of the state.
     pub stamp: Stamp,
+    /// For a fork that took several commands: the stamp of the first.
+    pub began: Option<Stamp>,
+    /// The session whose deleted entries this command frees.
+    pub freed: Option<SessionId>,
     pub request_id: RequestId,
-    pub repeated: bool,
-    /// With its whole content; `None` for what no client asked for in these words: a patch that did not fit, and what
-    /// nodes order of the feed themselves.
+    pub is_retry: bool,
+    /// With its whole content. `None` for commands that no client sent: a patch that did not fit, and commands of the
+    /// feed.
     pub command: Option<Command>,
     pub answer: Result<Answer, Refusal>,
     pub events: Vec<Event>,
-    /// What the keys of the state became.
+    /// The changed keys.
     pub changed: Changed,
-    /// Whether anything came of it.
+    /// Whether it took effect.
     pub effective: bool,
 }
 
 impl Step {
-    /// The session a command was about: the one it named, or the one it made.
+    /// The session of the command: the one it names, or the one it created.
     pub fn session_id(&self) -> Option<&SessionId> {
         match &self.answer {
             Ok(Answer::Created { meta }) => Some(&meta.session_id),
-            Ok(_) | Err(_) => self.command.as_ref()?.session_id(),
+            Ok(_) | Err(_) => self.freed.as_ref().or(self.command.as_ref().and_then(Command::session_id)),
         }
     }
 
-    /// The session that a fork made.
+    /// The session that a fork created.
     pub fn forked(&self) -> Option<&SessionId> {
         match &self.answer {
             Ok(Answer::Forked { meta }) => Some(&meta.session_id),
@@ -166,35 +166,39 @@ impl Step {
     }
 }
 
-/// Names a command whoever asked for it: equal requests have equal deeds.
+/// Identifies a command without its stamp: equal requests have equal keys.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Deed(Bytes);
+pub struct CommandKey(Bytes);
 
-impl Deed {
-    pub fn of(command: &Command) -> Deed {
+impl CommandKey {
+    pub fn of(command: &Command) -> CommandKey {
         let stamp = Stamp { at_ms: 0, seed: 0 };
-        let request_id = RequestId::UNREPEATED;
-        Deed(Order::new(Stamped { stamp, request_id, repeated: false, command: command.clone() }).encoded().clone())
+        let request_id = RequestId::NONE;
+        CommandKey(
+            Order::new(Stamped { stamp, request_id, is_retry: false, scope: None, command: command.clone() })
+                .encoded()
+                .clone(),
+        )
     }
 }
 
-/// The log, carried out.
+/// The log, applied.
 pub struct Replay {
     /// The commands, in log order.
     pub steps: Vec<Step>,
-    /// The state hash after each entry of the log, and the sum of what the state holds then.
+    /// After each entry of the log: the state hash, and the sum over the state.
     pub states: BTreeMap<u64, (u128, u128)>,
     pub state: State,
-    /// By deed, the steps that had an effect, in log order.
-    pub effects: BTreeMap<Deed, Vec<usize>>,
+    /// By command, the steps that took effect, in log order.
+    pub effects: BTreeMap<CommandKey, Vec<usize>>,
 }
 
 impl Replay {
-    /// Errors: a gap in the log, or an entry the machine cannot carry out.
+    /// Errors: a gap in the log, or an entry that the machine cannot apply.
     pub fn of(history: &History) -> Result<Replay, String> {
         let (mut steps, mut states, mut state) = (Vec::new(), BTreeMap::new(), State::default());
-        let mut effects: BTreeMap<Deed, Vec<usize>> = BTreeMap::new();
-        let (mut hash, mut scratch, mut next) = (0, Vec::new(), None);
+        let mut effects: BTreeMap<CommandKey, Vec<usize>> = BTreeMap::new();
+        let (mut hash, mut next) = (0, None);
         for (index, entry) in history.log() {
             if next.is_some_and(|next| next != index) || (next.is_none() && index != 0) {
                 return Err(format!("the committed log has no entry {}", next.unwrap_or(0)));
@@ -202,33 +206,52 @@ impl Replay {
             next = Some(index + 1);
             let mut changes = Vec::new();
             if let Payload::Command(order) = &entry.payload {
-                let step = carry_out(&mut state, index, order.stamped(), &mut changes)
+                let step = execute(&mut state, index, order.stamped(), &mut changes)
                     .map_err(|fault| format!("entry {index} cannot be applied: {fault}"))?;
                 if step.effective
                     && let Some(command) = &step.command
                 {
-                    effects.entry(Deed::of(command)).or_default().push(steps.len());
+                    effects.entry(CommandKey::of(command)).or_default().push(steps.len());
                 }
                 steps.push(step);
             }
-            hash = chain::link(hash, index, &changes, &mut scratch);
+            hash = chain::link(hash, index, &Encoded::new(&changes));
             states.insert(index, (hash, state.contents()));
         }
         Ok(Replay { steps, states, state, effects })
     }
 }
 
-fn carry_out(state: &mut State, index: u64, stamped: &Stamped, changes: &mut Vec<Change>) -> Result<Step, Fault> {
+fn execute(state: &mut State, index: u64, stamped: &Stamped, changes: &mut Vec<Change>) -> Result<Step, Fault> {
     let at_ms = stamped.stamp.at_ms.max(state.view().clock_ms()?);
     let command = in_full(state, &stamped.command)?;
-    let (outcome, changed) = state.commit(index, stamped)?;
+    let began = begun_fork(state, &stamped.command)?.map(|pending| pending.stamp);
+    let (outcome, mut changed) = state.commit(index, stamped)?;
+    // Only the last command of a fork is what its client asked for: the others show nothing.
+    let shows = matches!(outcome.answer, Ok(Answer::Forked { .. }));
+    let is_part = matches!(stamped.command, Command::Long(LongWork::ContinueFork { .. })) && !shows;
+    let command = command.filter(|_| !is_part);
+    // What the earlier commands of a fork copied shows with the last one.
+    if let (Some(_), Ok(Answer::Forked { meta })) = (&began, &outcome.answer) {
+        let prefix = entry::prefix(&meta.session_id);
+        state.scan(&prefix, key::after(&prefix).as_deref(), &mut |key, value| {
+            changed.insert(key.to_vec(), Some(value.clone()));
+            ControlFlow::Continue(())
+        })?;
+    }
+    let freed = match &stamped.command {
+        Command::Long(LongWork::Free { leftover, .. }) => Some(leftover.session_id.clone()),
+        _other => None,
+    };
     let effective = outcome.answer.is_ok() && outcome.has_effect();
     *changes = outcome.changes;
     Ok(Step {
         index,
         stamp: Stamp { at_ms, ..stamped.stamp },
+        began,
+        freed,
         request_id: stamped.request_id,
-        repeated: stamped.repeated,
+        is_retry: stamped.is_retry,
         command,
         answer: outcome.answer,
         events: outcome.events,
@@ -237,10 +260,37 @@ fn carry_out(state: &mut State, index: u64, stamped: &Stamped, changes: &mut Vec
     })
 }
 
-/// The command as its caller spelled it: an update may travel as what changes against the state.
+/// The fork that a command continues.
+fn begun_fork(state: &State, command: &Command) -> Result<Option<PendingFork>, Fault> {
+    let Command::Long(LongWork::ContinueFork { source, fork, .. }) = command else { return Ok(None) };
+    Ok(state.view().forks_of(source)?.into_iter().find(|pending| pending.fork == *fork))
+}
+
+/// The command whose work this is, at its visible moment.
+fn asked_for(state: &State, work: &LongWork) -> Result<Option<Command>, Fault> {
+    Ok(match work {
+        LongWork::Delete(delete) => Some(Command::Delete(delete.clone())),
+        LongWork::DeleteEntries(session_id) => {
+            Some(Command::Store(StoreWrite::Session(session_id.clone(), SessionChange::DeleteEntries)))
+        }
+        LongWork::Import(import) => Some(Command::Import((**import).clone())),
+        LongWork::ContinueFork { .. } => {
+            let pending = begun_fork(state, &Command::Long(work.clone()))?;
+            let asked = |pending: PendingFork| {
+                let PendingFork { source, entry_id, title, .. } = pending;
+                Command::Fork(ForkSession { session_id: source, entry_id, title })
+            };
+            pending.map(asked)
+        }
+        LongWork::BeginFork(_) | LongWork::GiveUpFork { .. } | LongWork::Free { .. } => None,
+    })
+}
+
+/// The command as its client sent it: the log may hold a patch in place of the whole content, or a part of the work.
 fn in_full(state: &State, command: &Command) -> Result<Option<Command>, Fault> {
     let update = match command {
         Command::Feed(_) => return Ok(None),
+        Command::Long(work) => return asked_for(state, work),
         Command::UpdateMessage(update) => update,
         Command::Create(_)
         | Command::Ensure(_)
@@ -251,31 +301,32 @@ fn in_full(state: &State, command: &Command) -> Result<Option<Command>, Fault> {
         | Command::AppendMany(_)
         | Command::Fork(_)
         | Command::SetActiveLeaf(_)
+        | Command::Import(_)
         | Command::Store(_) => return Ok(Some(command.clone())),
     };
     let NewContent::Patch(patch) = &update.content else { return Ok(Some(command.clone())) };
     let entry = state.view().entry(&update.session_id, &update.entry_id)?;
     let base = entry.filter(|entry| entry.revision == patch.base_revision).and_then(|entry| match entry.body {
-        Body::Message(message) => message.content_text(),
+        Body::Message(message) => message.content(),
         Body::Custom { .. } => None,
     });
-    let text = base.and_then(|base| patch.onto(&base));
+    let text = base.and_then(|base| patch.onto(base.text()));
     let whole = |text: String| UpdateMessage { content: NewContent::Full(Json::adopt(&text)), ..update.clone() };
     Ok(text.map(|text| Command::UpdateMessage(whole(text))))
 }
 
-/// What a client asked for, as the product reads it.
+/// A request as the product parses it.
 pub enum Asked {
     Mutation(Command),
     Question(Query),
-    /// Refused before anybody looks at the state.
+    /// Refused without looking at the state.
     Malformed,
     /// About the node, not about the state.
     Operational,
 }
 
 pub fn asked(operation: &Operation) -> (Asked, &'static Function) {
-    let function = find(operation.function, true).expect("the workload calls functions there are");
+    let function = find(operation.function, true).expect("the workload calls existing functions");
     let asked = match (function.decide)(&operation.request.to_string(), &LIMITS) {
         Ok(Decision::Propose(command) | Decision::ProposeOnce { command, .. }) => Asked::Mutation(command),
         Ok(Decision::Ask(question)) => Asked::Question(question),

@@ -1,5 +1,5 @@
-//! The law of the end: once everything has come to rest, every node tells the state that the whole log adds up to, lists of
-//! all sessions included.
+//! The law of the final state: after the clients have stopped, every node returns the state that the whole log gives,
+//! including lists of all sessions.
 
 use super::Findings;
 use super::fresh::answers;
@@ -19,7 +19,7 @@ pub fn check(history: &History, replay: &Replay) -> Findings {
         findings.check(answers(&replay.state, &question, function, seen), operation.returned, || {
             let should = replay.state.ask(&question);
             format!(
-                "node {} tells {} {} as {seen:?}; the log adds up to {should:?}",
+                "node {} answers {} {} with {seen:?}; the log gives {should:?}",
                 operation.node, operation.function, operation.request
             )
         });

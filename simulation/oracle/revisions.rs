@@ -1,5 +1,5 @@
-//! The law of revisions: the revisions of a message count up one by one, no two updates are told the same one, and a reader
-//! never sees one that nobody made.
+//! The law of revisions: each update of a message raises its revision by one, no revision is acknowledged to two
+//! updates, and no reader sees a revision that does not exist.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use super::Findings;
 use super::replay::Replay;
 use crate::history::{History, Outcome};
 
-/// The revisions of one entry of one session, by the time that session was made: a deleted one may come again.
+/// The revisions that the log made of each entry. They start over when a session is deleted and created again.
 type Made = BTreeMap<(SessionId, EntryId), Vec<u64>>;
 
 pub fn check(history: &History, replay: &Replay) -> Findings {
@@ -35,7 +35,7 @@ pub fn check(history: &History, replay: &Replay) -> Findings {
         let Some(revision) = revision else { continue };
         let known = revision == 0 || made.get(&key).is_some_and(|made| made.contains(&revision));
         findings.check(known, operation.returned, || {
-            format!("#{} was told of revision {revision} of {entry_id:?}, which nobody made", operation.id)
+            format!("#{} got revision {revision} of {entry_id:?}, which does not exist", operation.id)
         });
         if is_update {
             told.entry((key.0, key.1, revision)).or_default().push(operation.id);
@@ -45,13 +45,13 @@ pub fn check(history: &History, replay: &Replay) -> Findings {
         let times = made.get(&(session_id, entry_id.clone())).into_iter().flatten();
         let times = times.filter(|made| **made == revision).count();
         findings.check(operations.len() <= times.max(1), None, || {
-            format!("revision {revision} of {:?} was told to the calls {operations:?}", entry_id.as_str())
+            format!("revision {revision} of {:?} was acknowledged to the calls {operations:?}", entry_id.as_str())
         });
     }
     findings
 }
 
-/// What the log made, in its order.
+/// The revisions that the log makes, in its order.
 fn made(replay: &Replay, findings: &mut Findings) -> Made {
     let mut made = Made::new();
     let mut last: BTreeMap<(SessionId, EntryId), u64> = BTreeMap::new();
@@ -70,7 +70,7 @@ fn made(replay: &Replay, findings: &mut Findings) -> Made {
                 made.entry(key).or_default().push(*revision);
             }
             (Some(Command::Delete(delete)), Ok(_)) => last.retain(|(session, _), _| *session != delete.session_id),
-            // Raw writes set what they like.
+            // Raw writes may set any revision.
             (Some(Command::Store(_)), _) | (Some(_) | None, Ok(_) | Err(_)) => {}
         }
     }

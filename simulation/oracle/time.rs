@@ -1,5 +1,5 @@
-//! The law of time: it never runs backwards. Not in the log, not from one acknowledged append of a session to a later one,
-//! not in what readers are told of a session, whatever the clocks of the nodes say.
+//! The law of time: it never goes backwards, whatever the clocks of the nodes say. Not in the log, not from one
+//! acknowledged append of a session to a later one, and not in what readers get of a session.
 
 use std::collections::BTreeMap;
 
@@ -9,29 +9,29 @@ use super::Findings;
 use super::replay::{Replay, Step};
 use crate::history::{History, Moment, Operation, Outcome};
 
-/// When somebody was told which time, and who.
-type Told = Vec<(Moment, i64, usize)>;
+/// When an operation returned which time.
+type Times = Vec<(Moment, i64, usize)>;
 
 pub fn check(history: &History, replay: &Replay) -> Findings {
     let mut findings = Findings::of("time");
-    // What changed nothing moved no clock.
+    // Commands without an effect do not move the clock.
     let effective: Vec<&Step> = replay.steps.iter().filter(|step| step.effective).collect();
     for pair in effective.windows(2) {
         findings.check(pair[0].stamp.at_ms <= pair[1].stamp.at_ms, None, || {
             format!(
-                "entry {} is of {} ms, the one before of {} ms",
+                "entry {} has the time {} ms, the one before it {} ms",
                 pair[1].index, pair[1].stamp.at_ms, pair[0].stamp.at_ms
             )
         });
     }
-    // By session: what was last told, with the time it says.
-    let mut appended: BTreeMap<String, Told> = BTreeMap::new();
-    let mut updated: BTreeMap<(String, i64), Told> = BTreeMap::new();
+    // By session: the times that answers contained.
+    let mut appended: BTreeMap<String, Times> = BTreeMap::new();
+    let mut updated: BTreeMap<(String, i64), Times> = BTreeMap::new();
     for operation in &history.operations {
         let (Outcome::Answered(answer), Some(returned)) = (&operation.outcome, operation.returned) else { continue };
         let session_id = operation.request["session_id"].as_str().unwrap_or_default().to_owned();
         match operation.function {
-            // A caller's own id may have been there for long.
+            // With an entry id, the entry may be an old one.
             "session::append" if operation.request["entry_id"].is_null() => {
                 if let Some(at_ms) = answer["timestamp"].as_i64() {
                     later(&mut findings, appended.entry(session_id).or_default(), operation, returned, at_ms);
@@ -50,13 +50,13 @@ pub fn check(history: &History, replay: &Replay) -> Findings {
     findings
 }
 
-fn later(findings: &mut Findings, told: &mut Told, operation: &Operation, returned: Moment, at_ms: i64) {
-    // Those that had ended when this one began.
-    let newest = told.iter().filter(|(ended, ..)| *ended < operation.called).max_by_key(|(_, at_ms, _)| *at_ms);
+fn later(findings: &mut Findings, times: &mut Times, operation: &Operation, returned: Moment, at_ms: i64) {
+    // Only operations that ended before this one began.
+    let newest = times.iter().filter(|(ended, ..)| *ended < operation.called).max_by_key(|(_, at_ms, _)| *at_ms);
     if let Some((_, before, by)) = newest {
         findings.check(*before <= at_ms, Some(returned), || {
-            format!("#{} was told of {at_ms} ms, after #{by} had been told of {before} ms", operation.id)
+            format!("#{} got {at_ms} ms, after #{by} had got {before} ms", operation.id)
         });
     }
-    told.push((returned, at_ms, operation.id));
+    times.push((returned, at_ms, operation.id));
 }

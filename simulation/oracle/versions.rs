@@ -1,5 +1,5 @@
-//! Owns: the states each session went through, entry by entry of the log. Only what the session's own commands changed is in
-//! them, so that they stay small. Never: judge.
+//! Owns: the versions of each session, one for each entry of the log that changed it. A version holds only the data of
+//! its session, so that it stays small. Never: checks.
 
 use std::collections::BTreeMap;
 
@@ -27,12 +27,12 @@ impl Versions {
         Versions { sessions, nothing }
     }
 
-    /// From which entry on each state held.
+    /// All versions, each with the first entry at which it was valid.
     pub fn all(&self, session_id: &SessionId) -> &[(u64, State)] {
         self.sessions.get(session_id).unwrap_or(&self.nothing)
     }
 
-    /// Those that still held after this entry.
+    /// The versions that were valid at this entry or later.
     pub fn since(&self, session_id: &SessionId, after: u64) -> &[(u64, State)] {
         let all = self.all(session_id);
         let held = all.partition_point(|(from, _)| *from <= after).saturating_sub(1);

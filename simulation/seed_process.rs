@@ -1,4 +1,4 @@
-//! Owns: one seed in a process of its own, from its start to what it told.
+//! Owns: one seed in a child process: start it, wait for its end, read its verdict.
 
 use std::io::Read;
 use std::path::Path;
@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 
 use session_manager::planted::Bug;
 
-use crate::one::Verdict;
 use crate::scenario::Scenario;
+use crate::single_run::Verdict;
 
-/// A seed takes seconds; one that takes this long hangs. The machine may be busy with other things.
+/// A seed takes seconds, or longer on a busy machine. One that takes this long hangs.
 const SEED_MAX: Duration = Duration::from_secs(600);
 
 pub struct Running {
@@ -20,11 +20,11 @@ pub struct Running {
     child: Child,
 }
 
-/// A seed that broke a law, or told nothing.
+/// A seed that broke a law or ended without a verdict.
 pub struct Failure {
-    /// The first violation; none where there was no verdict.
+    /// The first violation; `None` without a verdict.
     pub violation: Option<String>,
-    /// What it said, for a person.
+    /// Its output for people.
     pub words: String,
 }
 
@@ -53,13 +53,13 @@ pub fn start(
 }
 
 impl Running {
-    /// What came of it, once it has ended.
+    /// The result, once the process has ended.
     pub fn ended(&mut self) -> Option<Result<Verdict, Failure>> {
         match self.child.try_wait() {
             Ok(None) if self.begun.elapsed() > SEED_MAX => {
                 let _ = self.child.kill();
                 let _ = self.child.wait();
-                Some(Err(Failure::without_verdict(format!("it hangs: no end after {SEED_MAX:?}\n"))))
+                Some(Err(Failure::without_verdict(format!("it hangs: it did not end within {SEED_MAX:?}\n"))))
             }
             Ok(None) => None,
             Ok(Some(status)) => Some(self.read_out(&status.to_string())),
@@ -68,14 +68,14 @@ impl Running {
     }
 
     fn read_out(&mut self, status: &str) -> Result<Verdict, Failure> {
-        let (mut told, mut words) = (String::new(), String::new());
+        let (mut report, mut words) = (String::new(), String::new());
         if let Some(out) = &mut self.child.stdout {
-            let _ = out.read_to_string(&mut told);
+            let _ = out.read_to_string(&mut report);
         }
         if let Some(out) = &mut self.child.stderr {
             let _ = out.read_to_string(&mut words);
         }
-        let verdict: Result<Verdict, _> = serde_json::from_str(told.trim());
+        let verdict: Result<Verdict, _> = serde_json::from_str(report.trim());
         match verdict {
             Ok(verdict) if verdict.violations.is_empty() => Ok(verdict),
             Ok(verdict) => Err(Failure { violation: verdict.violations.into_iter().next(), words }),

@@ -1,4 +1,4 @@
-//! Owns: one seed in this process: runs it, says what came of it to a person or, in one line of JSON, to the runner.
+//! Owns: one seed in this process: runs it and prints the result, for people or as one line of JSON for the runner.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -15,16 +15,16 @@ use crate::world::{self, Report};
 
 /// How much of the timeline a failure prints.
 const LAST_EVENTS: usize = 60;
-/// A line of the timeline that names bodies can be long.
+/// A line of the timeline that contains a body can be long.
 const LINE_CHARS: usize = 220;
-/// A seed takes one or two of them, or twenty where nothing is optimised.
+/// A seed takes one or two seconds, or twenty without optimisation.
 const CPU_SECONDS_MAX: libc::rlim_t = 150;
-/// What is wrong once is often wrong a hundred times. All that a seed tells fits into a pipe that nobody reads before its
-/// end.
+/// One bug often causes hundreds of violations. The output must fit into the buffer of a pipe, because the runner reads
+/// it only after the process has ended.
 const VIOLATIONS_MAX: usize = 8;
 const VIOLATION_CHARS: usize = 1_200;
 
-/// What came of a seed, as one line for the runner.
+/// The result of a seed, as one line for the runner.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Verdict {
     pub seed: u64,
@@ -76,7 +76,7 @@ pub fn replay(seed: u64, scenario: &str, bug: Option<Bug>) -> String {
     format!("cargo sim -- --seed {seed} --scenario {scenario}{bug} --trace trace.txt")
 }
 
-/// Runs one seed. `quiet`: the runner reads.
+/// Runs one seed. `quiet`: print one line of JSON for the runner.
 pub fn run(seed: u64, scenario: &'static Scenario, bug: Option<Bug>, trace: Option<&Path>, quiet: bool) -> ExitCode {
     determinism::arm(seed);
     if let Ok(filter) = std::env::var("RUST_LOG") {
@@ -103,11 +103,11 @@ pub fn run(seed: u64, scenario: &'static Scenario, bug: Option<Bug>, trace: Opti
     ExitCode::FAILURE
 }
 
-/// Code that spins within one step never lets the simulated clock move on: the system ends it.
+/// Code that spins within one step stops the simulated clock, so the operating system must end the process.
 #[cfg(unix)]
 fn limit_cpu() {
     let limit = libc::rlimit { rlim_cur: CPU_SECONDS_MAX, rlim_max: CPU_SECONDS_MAX + 1 };
-    // SAFETY: the structure lives as long as the call. Where it fails, the runner notices that the seed hangs.
+    // SAFETY: the structure outlives the call. If the call fails, the runner still detects a seed that hangs.
     unsafe { libc::setrlimit(libc::RLIMIT_CPU, &limit) };
 }
 
@@ -115,7 +115,7 @@ fn limit_cpu() {
 fn limit_cpu() {}
 
 fn explain(verdict: &Verdict, report: &Report, bug: Option<Bug>) {
-    eprintln!("\nseed {} of {} breaks a law. The last events before:", verdict.seed, verdict.scenario);
+    eprintln!("\nseed {} of {} broke a law. The last events before it:", verdict.seed, verdict.scenario);
     let end =
         report.shows.map_or(report.timeline.len(), |at| report.timeline.partition_point(|line| line.order <= at.order));
     for line in &report.timeline[end.saturating_sub(LAST_EVENTS)..end] {
