@@ -1,35 +1,22 @@
-//! Laws of the commands around a cluster: one clear line for what cannot be done, and no process left behind.
+//! Laws of the commands `dev` and `cluster`: one clear line for a request that cannot be done, and no process that
+//! outlives its parent.
 
 use std::net::SocketAddr;
-use std::time::{Duration, Instant};
 
-use serde_json::{Value, json};
-use session_manager::cli::trial::{Door, Heard, Nodes};
+use serde_json::json;
 
-use crate::machinery::{
-    DevCluster, PAUSE, SETTLE_MAX, cluster, cluster_command, equal_states, leader, program, signal, turn,
+use crate::processes::{
+    DevCluster, call, cluster, cluster_command, equal_states, eventually, leader, one_cluster_at_a_time, program,
+    signal,
 };
-
-/// Calls one node until it answers.
-async fn call(node: SocketAddr, function: &str, body: Value) -> Value {
-    let mut door = Door::new(Nodes::new(vec![node]), 0, Duration::from_secs(5));
-    let begun = Instant::now();
-    loop {
-        match door.call(function, &body).await {
-            Heard::Answer(answer) => return answer,
-            other => assert!(begun.elapsed() < SETTLE_MAX, "{function} at {node}: {other:?}"),
-        }
-        tokio::time::sleep(PAUSE).await;
-    }
-}
 
 fn listens(address: &SocketAddr) -> bool {
     std::net::TcpStream::connect(address).is_ok()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_one_node_acknowledges_every_node_reads_at_once_and_a_second_start_brings_it_back() {
-    let _turn = turn().await;
+async fn a_write_acknowledged_by_one_node_is_read_on_every_node_and_survives_a_restart() {
+    let _only = one_cluster_at_a_time().await;
     let dir = tempfile::tempdir().expect("a temporary directory");
     let mut dev = DevCluster::start(dir.path(), 3, &[]);
     let clients = dev.clients();
@@ -40,14 +27,14 @@ async fn what_one_node_acknowledges_every_node_reads_at_once_and_a_second_start_
         let id = created["session_id"].as_str().expect("an id").to_owned();
         for node in &clients {
             let got = call(*node, "session::get", json!({ "session_id": id })).await;
-            assert_eq!(got["meta"]["title"], nth.to_string(), "{node} has not what another one acknowledged");
+            assert_eq!(got["meta"]["title"], nth.to_string(), "{node} lacks what another node acknowledged");
         }
         written.push(id);
     }
-    // SIGTERM stops all nodes in order; the next start finds the same cluster at the same addresses.
+    // SIGTERM shuts all nodes down. The next start finds the same cluster at the same addresses.
     assert!(signal(dev.pid(), "TERM"));
     assert_eq!(dev.wait().code(), Some(0));
-    assert!(!clients.iter().any(listens), "a node is left behind");
+    assert!(!clients.iter().any(listens), "a node outlives `dev`");
     drop(dev);
     let dev = DevCluster::start(dir.path(), 3, &[]);
     assert_eq!(dev.clients(), clients);
@@ -58,33 +45,27 @@ async fn what_one_node_acknowledges_every_node_reads_at_once_and_a_second_start_
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_loss_of_any_node_is_survived_and_nodes_die_with_their_parent() {
-    let _turn = turn().await;
+async fn dev_restarts_a_killed_node_and_nodes_end_with_their_parent() {
+    let _only = one_cluster_at_a_time().await;
     let dir = tempfile::tempdir().expect("a temporary directory");
     let mut dev = DevCluster::start(dir.path(), 3, &["--respawn"]);
     let before = dev.line(2).pid;
     dev.signal_node(2, "KILL");
     call(dev.line(1).client_address(), "session::create", json!({})).await;
-    let begun = Instant::now();
-    while dev.line(2).pid == before {
-        assert!(begun.elapsed() < SETTLE_MAX, "node 2 was not started again");
-        tokio::time::sleep(PAUSE).await;
-    }
+    let restarted = |dev: &DevCluster| dev.line(2).pid != before;
+    eventually(async || if restarted(&dev) { Ok(()) } else { Err("node 2 was not restarted".to_owned()) }).await;
     equal_states(&dev.line(1).peer, 3).await;
 
     let clients = dev.clients();
     assert!(signal(dev.pid(), "KILL"));
     dev.wait();
-    let begun = Instant::now();
-    while clients.iter().any(listens) {
-        assert!(begun.elapsed() < SETTLE_MAX, "a node outlives its killed parent");
-        tokio::time::sleep(PAUSE).await;
-    }
+    let ended = || !clients.iter().any(listens);
+    eventually(async || if ended() { Ok(()) } else { Err("a node outlives its killed parent".to_owned()) }).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_cluster_command_says_in_one_line_what_cannot_be_done() {
-    let _turn = turn().await;
+async fn the_cluster_command_refuses_in_one_line() {
+    let _only = one_cluster_at_a_time().await;
     let dir = tempfile::tempdir().expect("a temporary directory");
     let dev = DevCluster::start(dir.path(), 3, &[]);
     let peer = dev.line(1).peer;
@@ -101,15 +82,17 @@ async fn the_cluster_command_says_in_one_line_what_cannot_be_done() {
         (&peer, &["init"], 1, ""),
     ] {
         let output = cluster_command(peer, arguments);
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {said}");
-        assert_eq!(said.lines().count(), 1, "{arguments:?}: one line: {said}");
-        assert!(said.contains(words), "{arguments:?}: {said}");
+        let message = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {message}");
+        assert_eq!(message.lines().count(), 1, "{arguments:?}: one line: {message}");
+        assert!(message.contains(words), "{arguments:?}: {message}");
     }
 
     let leading = leader(&peer).await;
     let table = String::from_utf8(cluster_command(&peer, &["status"]).stdout).expect("text");
-    assert_eq!(table.lines().count(), 5, "{table}");
+    let (rows, urls): (Vec<&str>, Vec<&str>) = table.lines().partition(|line| !line.contains("clients connect to"));
+    assert_eq!(rows.len(), 5, "the cluster, the header and three nodes: {table}");
+    assert_eq!(urls.len(), 3, "where clients reach each node: {table}");
     assert_eq!(table.matches("leader").count(), 2, "the column and one role: {table}");
     for follower in dev.lines().iter().filter(|line| line.node != leading) {
         let built = cluster(&follower.peer, &["snapshot"]).await;

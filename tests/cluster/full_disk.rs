@@ -1,23 +1,24 @@
-//! Laws of a disk that is full: whoever cannot write says so and stops, nothing that was acknowledged is lost or harmed, and
-//! with space the service comes back. The disks are small tmpfs in a mount namespace of the cluster's own, which is gone with
-//! it; that takes root.
+//! Laws of a full disk: a node that cannot write logs the reason and stops, no acknowledged write is lost or damaged,
+//! and the node serves again when there is space. The disks are small tmpfs mounts in a mount namespace of the cluster,
+//! which ends with it; that needs root.
 
 use std::fs::{self, File};
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::Instant;
+use std::sync::Arc;
+use std::time::Duration;
 
-use session_manager::cli::trial::LoadSettings;
+use crate::load::{History, Load, LoadSettings};
 
-use crate::machinery::{
-    DevCluster, PAUSE, SETTLE_MAX, assert_lawful, equal_states, leader, progress, shell_in, start_load, turn,
+use crate::processes::{
+    DevCluster, assert_lawful, equal_states, eventually, leader, one_cluster_at_a_time, progress, shell_in, start_load,
 };
 
-/// Room for a node that has just begun, and for little more.
+/// Enough for a new node, and for little more.
 const DISK_MIB: u64 = 96;
 
-/// Whether this machine lets a test mount something; says so where it does not.
+/// Whether this machine allows mounts. Prints why the test is skipped if not.
 fn may_mount() -> bool {
     let probe = "mkdir -p \"$0\" && mount -t tmpfs -o size=1m none \"$0\"";
     let dir = tempfile::tempdir().expect("a temporary directory");
@@ -26,13 +27,13 @@ fn may_mount() -> bool {
     let may = tried.is_ok_and(|status| status.success());
     if !may {
         println!(
-            "SKIPPED: full disks need `unshare --mount` and `mount -t tmpfs`, which this machine or user does not allow"
+            "SKIPPED: the test needs `unshare --mount` and `mount -t tmpfs`, which this machine or user does not allow"
         );
     }
     may
 }
 
-/// A cluster whose nodes have a small disk each.
+/// A cluster in which each node has a small disk.
 fn on_small_disks(dir: &Path, nodes: u64) -> DevCluster {
     let mounts: Vec<String> = (1..=nodes)
         .map(|node| format!("mkdir -p node-{node} && mount -t tmpfs -o size={DISK_MIB}m none node-{node} && "))
@@ -42,18 +43,25 @@ fn on_small_disks(dir: &Path, nodes: u64) -> DevCluster {
     DevCluster::start_by(wrapper, dir, nodes as usize, &["--respawn"])
 }
 
-/// A file that takes all the space there is.
+/// A file that fills the disk.
 struct Ballast {
     path: PathBuf,
 }
 
 impl Ballast {
-    /// The disk is seen through the root of a process that lives there.
+    /// The mount is visible only through the root directory of a process inside the namespace.
     fn fill(pid: u32, data_dir: &Path) -> Ballast {
         let inside = format!("/proc/{pid}/root{}", data_dir.display());
-        let path = Path::new(&inside).join("ballast");
-        let mut file = File::create(&path).expect("a file on the small disk");
-        // Smaller and smaller pieces, until not a byte is left.
+        let ballast = Ballast { path: Path::new(&inside).join("ballast") };
+        ballast.grow();
+        ballast
+    }
+
+    /// Takes what is free on the disk, to the last byte.
+    fn grow(&self) {
+        let path = &self.path;
+        let mut file = File::options().append(true).create(true).open(path).expect("a file on the small disk");
+        // Pieces of decreasing size, until no byte is free.
         let mut piece = vec![0; 1 << 20];
         while !piece.is_empty() {
             match file.write(&piece) {
@@ -63,7 +71,6 @@ impl Ballast {
                 Err(error) => panic!("{}: {error}", path.display()),
             }
         }
-        Ballast { path }
     }
 
     fn remove(self) {
@@ -71,69 +78,80 @@ impl Ballast {
     }
 }
 
-/// Waits until a node's log says that its disk is full.
-async fn says_so(dir: &Path, node: u64) -> String {
-    let begun = Instant::now();
-    loop {
+/// Waits until a node logs that its disk is full. Returns the line.
+async fn logs_full_disk(dir: &Path, node: u64) -> String {
+    eventually(async || {
         let log = fs::read_to_string(dir.join(format!("node-{node}.log"))).unwrap_or_default();
-        if let Some(line) = log.lines().find(|line| line.contains("No space left on device")) {
-            return line.to_owned();
-        }
-        assert!(begun.elapsed() < SETTLE_MAX, "node {node} does not say that its disk is full:\n{log}");
-        tokio::time::sleep(PAUSE).await;
-    }
+        let line = log.lines().find(|line| line.contains("No space left on device")).map(str::to_owned);
+        line.ok_or_else(|| format!("node {node} does not log that its disk is full:\n{log}"))
+    })
+    .await
+}
+
+/// Waits until a process has ended. What it acknowledged just before its disk was full may still be on its way.
+async fn ends(pid: u32) {
+    let alive = Path::new("/proc").join(pid.to_string());
+    eventually(async || if alive.exists() { Err(format!("process {pid} still runs")) } else { Ok(()) }).await;
+}
+
+/// Starts a load, and returns once it has written something.
+async fn loaded(cluster: &DevCluster, name: &str) -> (Load, Arc<History>) {
+    let load = start_load(LoadSettings::new(name), &cluster.nodes()).await;
+    let history = load.history().clone();
+    progress(&history, 50).await;
+    (load, history)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_leader_with_a_full_disk_stops_the_others_write_on_and_it_comes_back_with_space() {
-    let _turn = turn().await;
+async fn a_leader_with_a_full_disk_stops_and_returns_with_space_while_the_others_write() {
+    let _only = one_cluster_at_a_time().await;
     if !may_mount() {
         return;
     }
     let dir = tempfile::tempdir().expect("a temporary directory");
     let cluster = on_small_disks(dir.path(), 3);
-    let load = start_load(LoadSettings::new("full disk"), &cluster.nodes()).await;
-    let history = load.history().clone();
-    progress(&history, 50).await;
+    let (load, history) = loaded(&cluster, "full disk").await;
 
     let full = leader(&cluster.peer_besides(0)).await;
     let ballast = Ballast::fill(cluster.pid(), &cluster.line(full).data_dir);
-    let words = says_so(dir.path(), full).await;
+    let line = logs_full_disk(dir.path(), full).await;
     progress(&history, 100).await;
     ballast.remove();
 
-    // Nobody helps but the one who starts what has ended.
+    // `dev --respawn` restarts the node. Nothing else is done to repair it.
     equal_states(&cluster.peer_besides(full), 3).await;
     progress(&history, 50).await;
     let history = load.stop().await;
     equal_states(&cluster.peer_besides(0), 3).await;
     assert_lawful(&history, &cluster.clients()).await;
-    println!("node {full}, which led, said: {words}");
+    println!("the log of the leader, node {full}: {line}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_node_alone_with_a_full_disk_acknowledges_nothing_it_cannot_keep_and_goes_on_with_space() {
-    let _turn = turn().await;
+async fn a_single_node_with_a_full_disk_acknowledges_nothing_and_continues_with_space() {
+    let _only = one_cluster_at_a_time().await;
     if !may_mount() {
         return;
     }
     let dir = tempfile::tempdir().expect("a temporary directory");
     let cluster = on_small_disks(dir.path(), 1);
-    let load = start_load(LoadSettings::new("full disk alone"), &cluster.nodes()).await;
-    let history = load.history().clone();
-    progress(&history, 50).await;
+    let (load, history) = loaded(&cluster, "full disk alone").await;
 
-    let ballast = Ballast::fill(cluster.pid(), &cluster.line(1).data_dir);
-    let words = says_so(dir.path(), 1).await;
-    // It is started again and again over the full disk meanwhile, and must neither serve nor harm anything.
+    let first = cluster.line(1);
+    let ballast = Ballast::fill(cluster.pid(), &first.data_dir);
+    let line = logs_full_disk(dir.path(), 1).await;
+    ends(first.pid).await;
+    // A node that starts removes what its predecessor left half written. The disk stays full all the same.
+    ballast.grow();
+    // The node is restarted repeatedly on the full disk meanwhile, and must neither acknowledge nor damage anything.
     let acknowledged = history.tally().writes;
-    tokio::time::sleep(std::time::Duration::from_secs(3)).await;
+    tokio::time::sleep(Duration::from_secs(3)).await;
     let late = history.tally().writes - acknowledged;
     ballast.remove();
 
     progress(&history, 50).await;
     let history = load.stop().await;
     assert_lawful(&history, &cluster.clients()).await;
-    assert_eq!(late, 0, "writes were acknowledged that a full disk cannot keep");
-    println!("it said: {words}");
+    assert_eq!(late, 0, "writes were acknowledged although the disk is full");
+    println!("its log: {line}");
 }

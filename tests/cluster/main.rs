@@ -1,15 +1,20 @@
-//! Real processes as one cluster: load through every node's client port while nodes are killed, paused, added and
-//! replaced; and what must hold of it. `CLUSTER_TEST_SECONDS` makes the load longer (default 15).
+//! Real processes as one cluster. A load calls every node while nodes are killed, paused, added, cut off and replaced;
+//! an oracle checks the answers and the final state. `CLUSTER_TEST_SECONDS` is the length of the longest load (default
+//! 15).
 #![cfg(unix)]
 
-#[allow(dead_code)] // the tests of single processes use the rest of it
+#[allow(dead_code)] // the process tests use the rest
 #[path = "../process/client.rs"]
 mod client;
 mod commands;
 mod cut;
 mod edges;
 mod full_disk;
+#[path = "../../simulation/http_call.rs"]
+mod http_call;
+mod import;
 mod kills;
-mod machinery;
+mod load;
 mod membership;
 mod pause;
+mod processes;

@@ -1,22 +1,21 @@
-//! Laws of a cluster whose members change under load: nothing is lost, and nobody is let in or out by accident.
+//! Laws of a cluster whose members change under load: no write is lost, and no node joins or leaves by accident.
 
 use std::path::Path;
-use std::time::{Duration, Instant};
 
-use serde_json::Value;
-use session_manager::cli::trial::{LoadSettings, Nodes};
+use crate::load::{LoadSettings, Nodes};
+use serde_json::{Value, json};
 
-use crate::machinery::{
-    DevCluster, LoneNode, PAUSE, SETTLE_MAX, assert_lawful, cluster, cluster_command, equal_states, leader, load_time,
-    progress, start_load, turn,
+use crate::processes::{
+    DevCluster, LoneNode, all_healthy, assert_lawful, call, cluster, cluster_command, equal_states, eventually, leader,
+    one_cluster_at_a_time, progress, start_load, status,
 };
 
-/// More than the two seconds after which a silent voter counts as out of reach.
+/// More than the two seconds after which the leader counts a silent voter as unreachable.
 const LOST_AFTER_MS: u64 = 2_500;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_node_grows_to_five_shrinks_to_three_and_a_dead_one_is_replaced_under_load() {
-    let _turn = turn().await;
+    let _only = one_cluster_at_a_time().await;
     let dir = tempfile::tempdir().expect("a temporary directory");
     let first = DevCluster::start(dir.path(), 1, &[]);
     let peer = first.line(1).peer;
@@ -25,14 +24,13 @@ async fn one_node_grows_to_five_shrinks_to_three_and_a_dead_one_is_replaced_unde
     let history = load.history().clone();
     progress(&history, 50).await;
 
-    // 1. Grow: what the first node wrote alone reaches the newcomers.
+    // 1. Grow: the new nodes get what the first one wrote alone.
     let second = join(&peer, dir.path(), 2, &nodes).await;
     progress(&history, 50).await;
     let mut third = join(&peer, dir.path(), 3, &nodes).await;
-    tokio::time::sleep(load_time() / 5).await;
     progress(&history, 50).await;
 
-    // 2. Five voters: two may be missing. Then three again; a leader is not removed, it hands over first.
+    // 2. Five voters, then three again. A leader cannot be removed, so it transfers leadership first.
     let fourth = join(&peer, dir.path(), 4, &nodes).await;
     let fifth = join(&peer, dir.path(), 5, &nodes).await;
     progress(&history, 50).await;
@@ -47,19 +45,19 @@ async fn one_node_grows_to_five_shrinks_to_three_and_a_dead_one_is_replaced_unde
     drop((fourth, fifth));
     progress(&history, 50).await;
 
-    // 3. One dies with its disk. Two of three go on; removing a second one would leave no quorum.
+    // 3. One node loses its disk. Two of three continue; removing a second one would leave no quorum.
     nodes.set(vec![first.line(1).client_address(), second.client]);
     third.kill();
     std::fs::remove_dir_all(&third.data_dir).expect("its disk");
     progress(&history, 50).await;
-    missed(&peer, 3).await;
+    unreachable(&peer, 3).await;
     let follower = if leader(&peer).await == 1 { "2" } else { "1" };
     let refused = cluster_command(&peer, &["remove", follower]);
     let why = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert_eq!(refused.status.code(), Some(1), "{why}");
-    assert!(why.contains("--force"), "the refusal says how to insist: {why}");
+    assert!(why.contains("--force"), "the refusal names --force: {why}");
 
-    // Nor does an empty disk pass for the lost one, or a node of another cluster for a new one.
+    // An empty node with the lost id is refused, and so is a node of another cluster.
     let wiped = LoneNode::start(dir.path(), 3, "wiped", &["--join"]);
     refuses(&peer, 3, &wiped, "disk").await;
     drop(wiped);
@@ -67,13 +65,13 @@ async fn one_node_grows_to_five_shrinks_to_three_and_a_dead_one_is_replaced_unde
     refuses(&peer, 7, &stranger, "belongs to cluster").await;
     drop(stranger);
 
-    // 4. An empty node takes its place, under an id of its own.
+    // 4. An empty node with a new id replaces it.
     let removed = cluster(&peer, &["remove", "3"]).await;
     assert_eq!(ids(&removed["members"]), [1, 2]);
     let sixth = join(&peer, dir.path(), 6, &nodes).await;
     progress(&history, 100).await;
 
-    // 5. Leadership moves on request, and writes go on.
+    // 5. Leadership moves on request, and writes continue.
     let before = leader(&peer).await;
     let to = if before == 6 { 2 } else { 6 };
     let moved = cluster(&peer, &["transfer-leader", &to.to_string()]).await;
@@ -87,7 +85,7 @@ async fn one_node_grows_to_five_shrinks_to_three_and_a_dead_one_is_replaced_unde
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn three_nodes_restart_one_by_one_under_load() {
-    let _turn = turn().await;
+    let _only = one_cluster_at_a_time().await;
     let dir = tempfile::tempdir().expect("a temporary directory");
     let dev = DevCluster::start(dir.path(), 3, &["--respawn"]);
     let peer = dev.line(1).peer;
@@ -96,15 +94,14 @@ async fn three_nodes_restart_one_by_one_under_load() {
     let history = load.history().clone();
     progress(&history, 50).await;
 
-    // Every node is asked to stop, one after the other, and comes back.
+    // Every node is shut down and restarted, one after the other.
     let mut silences = Vec::new();
     for node in 1..=3 {
         let (before, asked_at) = (dev.line(node).pid, history.now());
         dev.signal_node(node, "TERM");
-        while dev.line(node).pid == before {
-            tokio::time::sleep(PAUSE).await;
-        }
-        whole_again(&peer, 3).await;
+        let restarted = || dev.line(node).pid != before;
+        eventually(async || if restarted() { Ok(()) } else { Err(format!("node {node} was not restarted")) }).await;
+        all_healthy(&peer, 3).await;
         progress(&history, 20).await;
         silences.push(history.longest_silence(asked_at, history.now()));
     }
@@ -114,20 +111,7 @@ async fn three_nodes_restart_one_by_one_under_load() {
     println!("three nodes stopped and started one by one: longest times without a write {silences:.0?}");
 }
 
-/// Waits until all members are well again.
-async fn whole_again(peer: &str, count: usize) {
-    let begun = Instant::now();
-    loop {
-        let status = cluster(peer, &["status", "--timeout-ms", "1000"]).await;
-        if status["healthy"] == true && status["nodes"].as_array().is_some_and(|nodes| nodes.len() == count) {
-            return;
-        }
-        assert!(begun.elapsed() < SETTLE_MAX, "the cluster is not whole again: {status:#}");
-        tokio::time::sleep(PAUSE).await;
-    }
-}
-
-/// A node that may not be let in is refused with the reason.
+/// A node that must not be added is refused with the reason.
 async fn refuses(peer: &str, node: u64, newcomer: &LoneNode, reason: &str) {
     cluster(&newcomer.peer, &["status"]).await;
     let refused = cluster_command(peer, &["add", &node.to_string(), &newcomer.peer]);
@@ -147,23 +131,20 @@ async fn join(peer: &str, dir: &Path, node: u64, nodes: &Nodes) -> LoneNode {
     let mut clients = nodes.all();
     clients.push(started.client);
     nodes.set(clients);
-    tokio::time::sleep(Duration::from_millis(100)).await;
+    call(started.client, "session::list", json!({ "limit": 1 })).await;
     started
 }
 
-/// Waits until the leader has not heard of a node for longer than it takes to call it lost.
-async fn missed(peer: &str, node: u64) {
-    let begun = Instant::now();
-    loop {
-        let status = cluster(peer, &["status", "--timeout-ms", "1000"]).await;
+/// Waits until the leader counts a node as unreachable.
+async fn unreachable(peer: &str, node: u64) {
+    eventually(async || {
+        let status = status(peer).await;
         let members = status["nodes"].as_array().expect("nodes");
         let heard_ms = members.iter().find(|member| member["node"] == node).map(|member| &member["heard_ms"]);
-        if status["leader"].is_u64() && heard_ms.is_some_and(|ms| ms.as_u64().is_none_or(|ms| ms > LOST_AFTER_MS)) {
-            return;
-        }
-        assert!(begun.elapsed() < SETTLE_MAX, "node {node} is still heard of: {status:#}");
-        tokio::time::sleep(PAUSE).await;
-    }
+        let silent = heard_ms.is_some_and(|ms| ms.as_u64().is_none_or(|ms| ms > LOST_AFTER_MS));
+        if status["leader"].is_u64() && silent { Ok(()) } else { Err(format!("node {node} is reachable: {status:#}")) }
+    })
+    .await;
 }
 
 fn ids(members: &Value) -> Vec<u64> {

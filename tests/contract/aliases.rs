@@ -1,5 +1,5 @@
-//! Short names in transcripts for what is minted: `<s1>` and `<e1>` for ids, `<c1>` for cursors. A transcript is
-//! read by people, and it must not change when ids are derived in another way.
+//! Owns: short names in transcripts for minted values: `<s1>` and `<e1>` for ids, `<c1>` for cursors. Transcripts are
+//! easier to read with them, and do not change when ids are derived in another way.
 
 use uuid::Uuid;
 
@@ -7,12 +7,12 @@ const CURSOR_FIELD: &str = "\"next_cursor\":\"";
 
 #[derive(Default)]
 pub struct Aliases {
-    /// The alias, and what it stands for, in the order in which they were first seen.
+    /// Aliases and their values, in order of first use.
     known: Vec<(String, String)>,
 }
 
 impl Aliases {
-    /// A line of the script with every alias replaced by what it stands for. `<x*5>` is `xxxxx`.
+    /// A line of the script with every alias replaced by its value. `<x*5>` is `xxxxx`.
     pub fn resolve(&self, line: &str) -> String {
         let mut resolved = String::new();
         let mut rest = line;
@@ -40,7 +40,7 @@ impl Aliases {
         self.known.iter().find(|(known, _)| *known == alias).map_or(alias.clone(), |(_, meaning)| meaning.clone())
     }
 
-    /// Text with everything that was minted replaced by its alias.
+    /// Text with every minted value replaced by its alias.
     pub fn shorten(&mut self, text: &str) -> String {
         let mut shortened = String::new();
         let mut rest = text;

@@ -1,4 +1,4 @@
-//! The contract, as golden files: the schemas of the API, and transcripts of calls with their answers and events.
+//! The contract as golden files: the schemas of the API, and transcripts of calls with their answers and events.
 
 mod aliases;
 mod node;

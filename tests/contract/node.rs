@@ -1,4 +1,4 @@
-//! One node in memory for transcripts: its clock says what the script says, and its events are caught.
+//! Owns: one node in memory for transcripts. The script sets its clock, and its events are recorded.
 
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -9,13 +9,14 @@ use session_manager::machine::Command;
 use session_manager::machine::apply::delete::DeleteSession;
 use session_manager::machine::ids::{RequestId, SessionId};
 use session_manager::machine::stamp::Stamp;
+use session_manager::mint::Mint;
+use session_manager::proposal::Proposal;
 use session_manager::proposal::local::LocalAdapter;
-use session_manager::proposal::mint::Mint;
 use session_manager::requests::Limits;
 use session_manager::surface::calls::{Calls, Runtime};
-use session_manager::surface::{CallError, Service};
+use session_manager::surface::{Call, CallError, Caller, Door, Service};
 
-/// A clock that stands still until the script moves on, and a seed that counts along.
+/// A clock that the script sets, and a seed that counts up.
 #[derive(Default)]
 struct ScriptedMint {
     now_ms: AtomicI64,
@@ -28,14 +29,14 @@ impl Mint for ScriptedMint {
     }
 
     fn request_id(&self) -> RequestId {
-        RequestId::UNREPEATED
+        RequestId::NONE
     }
 }
 
 #[derive(Default)]
-struct Caught(Mutex<Vec<Arc<Committed>>>);
+struct RecordedEvents(Mutex<Vec<Arc<Committed>>>);
 
-impl EventSink for Caught {
+impl EventSink for RecordedEvents {
     fn publish(&self, events: Vec<Arc<Committed>>) {
         self.0.lock().unwrap().extend(events);
     }
@@ -44,14 +45,14 @@ impl EventSink for Caught {
 pub struct Node {
     calls: Calls,
     mint: Arc<ScriptedMint>,
-    caught: Arc<Caught>,
+    events: Arc<RecordedEvents>,
 }
 
 impl Node {
     pub fn start() -> Node {
-        let (mint, caught) = (Arc::new(ScriptedMint::default()), Arc::new(Caught::default()));
+        let (mint, events) = (Arc::new(ScriptedMint::default()), Arc::new(RecordedEvents::default()));
         let adapter =
-            LocalAdapter::memory(Arc::clone(&mint) as Arc<dyn Mint>, Arc::clone(&caught) as Arc<dyn EventSink>);
+            LocalAdapter::memory(Arc::clone(&mint) as Arc<dyn Mint>, Arc::clone(&events) as Arc<dyn EventSink>);
         let limits = Limits { default_list_limit: 3, max_list_limit: 5 };
         let runtime = Runtime {
             adapter: Arc::new(adapter),
@@ -60,7 +61,7 @@ impl Node {
             authoritative: true,
             call_timeout: Duration::from_secs(30),
         };
-        Node { calls: Calls::new(runtime), mint, caught }
+        Node { calls: Calls::new(runtime), mint, events }
     }
 
     pub fn set_clock(&self, now_ms: i64) {
@@ -69,16 +70,20 @@ impl Node {
 
     /// `None`: no such function.
     pub async fn call(&self, function_id: &str, body: &str) -> Option<Result<String, CallError>> {
-        Some(self.calls.call(function_id, body, None, deadline())?.await)
+        let call = Call::new(function_id, body, deadline(), Caller::unauthenticated(Door::Bus));
+        match self.calls.call(&call).await {
+            Err(CallError::FunctionUnknown(_)) => None,
+            answer => Some(answer),
+        }
     }
 
     /// The events of all calls answered so far that were not taken yet.
     pub async fn take_events(&self) -> Vec<Arc<Committed>> {
-        // Events follow their answer. What is proposed now, and changes nothing, comes after both.
-        let nobody = DeleteSession { session_id: SessionId::from("no such session") };
-        let fence = self.calls.runtime().adapter.propose(Command::Delete(nobody), deadline()).await;
+        // Events are published after the answer. A command that changes nothing, proposed now, comes after them.
+        let no_op = DeleteSession { session_id: SessionId::from("no such session") };
+        let fence = self.calls.runtime().adapter.propose(Proposal::new(Command::Delete(no_op), deadline())).await;
         fence.expect("the fence is answered");
-        std::mem::take(&mut *self.caught.0.lock().unwrap())
+        std::mem::take(&mut *self.events.0.lock().unwrap())
     }
 }
 

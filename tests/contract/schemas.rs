@@ -1,23 +1,24 @@
-//! The schemas of all functions equal those of version 1.0.0 of the API in everything but descriptions and titles.
+//! Laws of the schemas: those of all functions equal those of version 1.0.0 of the API, except descriptions and titles.
 
 use std::collections::BTreeSet;
 
 use serde_json::{Map, Value};
 use session_manager::requests;
 
-/// The published schemas, descriptions and titles stripped.
+/// The published schemas, without descriptions and titles.
 const PUBLISHED: &str = include_str!("../golden/api-v1.0.0.json");
 
-/// The schema without words. A property may be called `title` or `description` too, but its schema is never a string.
+/// The schema without descriptions and titles. A property may have one of these names too, but its schema is not a
+/// string.
 fn stripped(schema: Value) -> Value {
     match schema {
         Value::Object(fields) => {
-            let is_words = |name: &str, value: &Value| matches!(name, "description" | "title") && value.is_string();
-            let kept = fields.into_iter().filter(|(name, value)| !is_words(name, value));
+            let is_text = |name: &str, value: &Value| matches!(name, "description" | "title") && value.is_string();
+            let kept = fields.into_iter().filter(|(name, value)| !is_text(name, value));
             Value::Object(kept.map(|(name, value)| (name, stripped(value))).collect())
         }
         Value::Array(items) => Value::Array(items.into_iter().map(stripped).collect()),
-        // `0.0` and `0` are one number in JSON.
+        // `0.0` and `0` are the same number in JSON.
         Value::Number(number) => Value::from(number.as_f64()),
         Value::Null | Value::Bool(_) | Value::String(_) => schema,
     }
@@ -53,7 +54,7 @@ fn every_schema_equals_the_published_one() {
 }
 
 #[test]
-fn every_function_says_what_it_does() {
+fn every_function_has_a_description() {
     for function in requests::functions() {
         assert!(function.description.len() > 20, "{}", function.id);
         assert_eq!(function.internal, function.id.contains("::store::") || function.id.ends_with("on-config-change"));
@@ -61,7 +62,7 @@ fn every_function_says_what_it_does() {
 }
 
 #[test]
-fn snake_case_names_answer_only_when_they_are_wanted() {
+fn snake_case_names_are_found_only_with_legacy_names() {
     for function in requests::functions() {
         assert_eq!(requests::find(function.id, false).map(|found| found.id), Some(function.id));
         let legacy = function.id.replace('-', "_");

@@ -1,10 +1,10 @@
-//! Golden transcripts: what is called, what comes back, which events fire, and the state at the end.
+//! Golden transcripts: calls, their answers, the events that fire, and the state at the end.
 //!
-//! A script is `tests/golden/<name>.txt`. Lines at the margin are the script; indented ones are what came of them:
+//! A script is `tests/golden/<name>.txt`. Lines without indentation are the script; indented lines are its results:
 //!
 //! ```text
-//! # words
-//! @ 1700                          the clock says this from now on; every call moves it on by 1 ms
+//! # comment
+//! @ 1700                          sets the clock; every call advances it by 1 ms
 //! > session::append {"…":"…"}     a call
 //!   = {"…":"…"}                   its response
 //!   ! session/not_found: …        or its error
@@ -12,7 +12,7 @@
 //! state                           every session with its leaf and entries
 //! ```
 //!
-//! `BLESS=1 cargo test --test contract` rewrites what is indented. Read the difference before you commit it.
+//! `BLESS=1 cargo test --test contract` rewrites the results. Read the difference before you commit it.
 
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
@@ -53,7 +53,7 @@ impl Transcript {
         } else if line == "state" {
             self.state().await;
         } else {
-            assert!(line.is_empty() || line.starts_with('#'), "not a line of a script: {line:?}");
+            assert!(line.is_empty() || line.starts_with('#'), "not a valid line of a script: {line:?}");
         }
     }
 
@@ -63,12 +63,12 @@ impl Transcript {
         self.node.set_clock(self.now_ms);
         self.now_ms += 1;
         match self.node.call(function_id, &body).await {
-            Some(Ok(response)) => self.tell("=", &response),
-            Some(Err(error)) => self.tell("!", &error.to_string()),
-            None => self.tell("!", "no such function"),
+            Some(Ok(response)) => self.print("=", &response),
+            Some(Err(error)) => self.print("!", &error.to_string()),
+            None => self.print("!", "no such function"),
         }
         for event in self.node.take_events().await {
-            self.tell("~", &told(&event));
+            self.print("~", &describe(&event));
         }
     }
 
@@ -77,10 +77,10 @@ impl Transcript {
         for meta in metas["metas"].as_array().expect("metas") {
             let session = json!({ "session_id": meta["session_id"] });
             let leaf = self.read("session::store::get-active-leaf", session.clone()).await;
-            self.tell(".", &format!("meta {meta} leaf {}", leaf["entry_id"]));
+            self.print(".", &format!("meta {meta} leaf {}", leaf["entry_id"]));
             let entries = self.read("session::store::list-entries", session).await;
             for entry in entries["entries"].as_array().expect("entries") {
-                self.tell(".", &format!("  entry {entry}"));
+                self.print(".", &format!("  entry {entry}"));
             }
         }
     }
@@ -90,13 +90,13 @@ impl Transcript {
         serde_json::from_str(&response).expect("a response is JSON")
     }
 
-    fn tell(&mut self, mark: &str, text: &str) {
+    fn print(&mut self, mark: &str, text: &str) {
         let text = self.aliases.shorten(text);
         writeln!(self.out, "  {mark} {text}").expect("a string takes everything");
     }
 }
 
-fn told(committed: &Committed) -> String {
+fn describe(committed: &Committed) -> String {
     let (position, event) = (committed.position, &committed.event);
     let metadata = event.metadata.as_ref().map(|metadata| format!(" metadata {}", json!(metadata)));
     format!(
@@ -119,11 +119,11 @@ fn scripts() -> Vec<PathBuf> {
 }
 
 #[tokio::test]
-async fn every_transcript_plays_as_it_is_written() {
+async fn every_transcript_gives_its_recorded_results() {
     let bless = std::env::var_os("BLESS").is_some();
     let mut differing = Vec::new();
     for path in scripts() {
-        // A checkout may bring its own line ends.
+        // A checkout may change line endings.
         let written = std::fs::read_to_string(&path).expect("a script").replace("\r\n", "\n");
         let played = Transcript::play(&written).await;
         if played == written {
@@ -135,14 +135,14 @@ async fn every_transcript_plays_as_it_is_written() {
             differing.push(format!("{}: {}", path.display(), first_difference(&written, &played)));
         }
     }
-    assert!(differing.is_empty(), "{}\nBLESS=1 writes down what was played", differing.join("\n"));
+    assert!(differing.is_empty(), "{}\nBLESS=1 accepts the new results", differing.join("\n"));
 }
 
 fn first_difference(written: &str, played: &str) -> String {
     let mut lines = written.lines().zip(played.lines()).enumerate();
     match lines.find(|(_, (written, played))| written != played) {
         Some((at, (written, played))) => format!("line {}\n  written: {written}\n  played:  {played}", at + 1),
-        None => "one is the beginning of the other".to_owned(),
+        None => "one is a prefix of the other".to_owned(),
     }
 }
 

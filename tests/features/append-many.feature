@@ -1,7 +1,7 @@
 Feature: session::append-many adds a chain of messages, all or none
 
-  # Prevents: imported history arriving in another order, or subscribers seeing it in one.
-  Scenario: Messages hang one below the other, in order
+  # Prevents: imported history stored or delivered in another order than it was sent.
+  Scenario: Each message is the child of the one before it
     Given a session "s"
     And "s" holds the messages "a"
     When I call "session::append-many" with {"session_id": "s", "messages": ["<user:one>", "<assistant:two>", "<result:three>"]}
@@ -13,8 +13,8 @@ Feature: session::append-many adds a chain of messages, all or none
     And the transcript of "s" is "a", "<1>", "<2>", "<3>"
     And reading "session::get" with {"session_id": "s"} answers {"meta": {"message_count": 4}}
 
-  # Prevents: a chain in an empty session hanging below nothing in particular.
-  Scenario: The first of an empty session is a root
+  # Prevents: a batch in an empty session getting a parent that does not exist.
+  Scenario: The first message of an empty session is a root
     Given a session "s"
     When I call "session::append-many" with {"session_id": "s", "messages": ["<user:one>", "<user:two>"]}
     Then it answers {"entry_ids": ["<1>", "<2>"]}
@@ -24,7 +24,7 @@ Feature: session::append-many adds a chain of messages, all or none
       | session::message-added | {"entry_id": "<2>", "parent_id": "<1>"} |
     And the transcript of "s" is "<1>", "<2>"
 
-  # Prevents: an import onto a branch landing on the active one.
+  # Prevents: an import into one branch being added to the active branch.
   Scenario: A named parent starts a branch
     Given a session "s"
     And "s" holds the messages "a", "b"
@@ -36,7 +36,7 @@ Feature: session::append-many adds a chain of messages, all or none
     And the transcript of "s" is "a", "<1>", "<2>"
     And reading "session::messages" with {"session_id": "s", "from_entry_id": "b"} answers {"messages": [{"entry_id": "a"}, {"entry_id": "b"}]}
 
-  # Prevents: an empty import passing for a successful one.
+  # Prevents: an empty import being reported as successful.
   Scenario: An empty batch is an error
     Given a session "s"
     When I call "session::append-many" with {"session_id": "s", "messages": []}
@@ -44,8 +44,8 @@ Feature: session::append-many adds a chain of messages, all or none
     And no event fired
     And nothing changed
 
-  # Prevents: half a batch being written before its last message turns out to be broken.
-  Scenario: One broken message refuses them all
+  # Prevents: half a batch being written before its last message is found to be invalid.
+  Scenario: One invalid message refuses the whole batch
     Given a session "s"
     And "s" holds the messages "a"
     When I call "session::append-many" with {"session_id": "s", "messages": ["<user:one>", {"role": "user", "content": []}]}
@@ -53,25 +53,25 @@ Feature: session::append-many adds a chain of messages, all or none
     And no event fired
     And nothing changed
 
-  # Prevents: a batch hanging in the air.
-  Scenario: An unknown parent refuses them all
+  # Prevents: a batch whose parent does not exist.
+  Scenario: An unknown parent refuses the whole batch
     Given a session "s"
     When I call "session::append-many" with {"session_id": "s", "parent_id": "nowhere", "messages": ["<user:one>"]}
     Then it fails with "session/parent_not_found"
     And no event fired
     And nothing changed
 
-  # Prevents: a batch bringing a session to life.
+  # Prevents: a batch creating a session.
   Scenario: An unknown session is an error
     When I call "session::append-many" with {"session_id": "nobody", "messages": ["<user:one>"]}
     Then it fails with "session/not_found"
     And no event fired
     And reading "session::get" with {"session_id": "nobody"} answers null
 
-  # Prevents: equal batches being taken for one: they carry no ids to tell a repeat by.
+  # Prevents: a second equal batch being treated as a retry: messages of a batch have no ids to recognise one.
   Scenario: The same batch twice is written twice
     Given a session "s"
-    And I asked "session::append-many" with {"session_id": "s", "messages": ["<user:one>"]} and was told {"entry_ids": ["<1>"]}
+    And calling "session::append-many" with {"session_id": "s", "messages": ["<user:one>"]} answered {"entry_ids": ["<1>"]}
     When I call "session::append-many" with {"session_id": "s", "messages": ["<user:one>"]}
     Then it answers {"entry_ids": ["<2>"]}
     And "<1>" and "<2>" are different
@@ -79,8 +79,8 @@ Feature: session::append-many adds a chain of messages, all or none
       | session::message-added | {"entry_id": "<2>", "parent_id": "<1>"} |
     And the transcript of "s" is "<1>", "<2>"
 
-  # Prevents: only the first entry of a batch knowing who wrote it.
-  Scenario: The origin rides on every entry
+  # Prevents: only the first entry of a batch keeping its origin.
+  Scenario: Every entry keeps the origin
     Given a session "s"
     When I call "session::append-many" with {"session_id": "s", "origin": {"import": 7}, "messages": ["<user:one>", "<user:two>"]}
     Then it answers {"entry_ids": ["<1>", "<2>"]}

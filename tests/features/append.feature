@@ -1,19 +1,19 @@
 Feature: session::append adds one entry to the transcript
 
-  # Prevents: the first entry hanging below something, or its event lacking what a screen needs to draw it.
+  # Prevents: the first entry having a parent, or its event lacking a field that a user interface needs.
   Scenario: The first entry is a root
     Given a session "s"
-    And I asked "session::get" with {"session_id": "s"} and was told {"meta": {"updated_at": "<before>"}}
+    And calling "session::get" with {"session_id": "s"} answered {"meta": {"updated_at": "<before>"}}
     When I call "session::append" with {"session_id": "s", "message": "<user:hello>"}
     Then it answers {"entry_id": "<e>", "parent_id": "<absent>", "timestamp": "<now>"}
     And "<e>" is a minted entry id
-    And this event fired, with nothing more in it: session::message-added {"session_id": "s", "entry_id": "<e>", "parent_id": "<absent>", "message": "<user:hello>", "timestamp": "<now>"}
+    And exactly this event fired: session::message-added {"session_id": "s", "entry_id": "<e>", "parent_id": "<absent>", "message": "<user:hello>", "timestamp": "<now>"}
     And reading "session::messages" with {"session_id": "s"} answers {"messages": [{"entry_id": "<e>", "message": "<user:hello>"}]}
     And reading "session::get" with {"session_id": "s"} answers {"meta": {"message_count": 1, "updated_at": "<after before>"}}
     And reading "session::store::get-active-leaf" with {"session_id": "s"} answers {"entry_id": "<e>"}
 
   # Prevents: a transcript whose order depends on anything but the chain of parents.
-  Scenario: The next entry hangs below the active leaf and becomes the leaf
+  Scenario: The next entry is a child of the active leaf and becomes the leaf
     Given a session "s"
     And "s" holds the messages "a"
     When I call "session::append" with {"session_id": "s", "entry_id": "b", "message": "<assistant:hi>"}
@@ -23,8 +23,8 @@ Feature: session::append adds one entry to the transcript
     And the transcript of "s" is "a", "b"
     And reading "session::store::get-active-leaf" with {"session_id": "s"} answers {"entry_id": "b"}
 
-  # Prevents: bookkeeping showing up as conversation, or being counted as such.
-  Scenario: A custom entry is bookkeeping
+  # Prevents: custom entries appearing in the conversation, or being counted as messages.
+  Scenario: A custom entry is neither shown nor counted as a message
     Given a session "s"
     And "s" holds the messages "a"
     When I call "session::append" with {"session_id": "s", "entry_id": "c", "custom": {"custom_type": "compaction", "data": {"kept": 3}}}
@@ -35,8 +35,8 @@ Feature: session::append adds one entry to the transcript
     And reading "session::messages" with {"session_id": "s"} answers {"messages": [{"entry_id": "a"}]}
     And the transcript of "s" is "a", "c"
 
-  # Prevents: bookkeeping breaking the chain for the message after it.
-  Scenario: A message after a custom entry hangs below it
+  # Prevents: a custom entry breaking the chain of parents.
+  Scenario: A message after a custom entry is its child
     Given a session "s"
     And "s" holds the messages "a"
     And I called "session::append" with {"session_id": "s", "entry_id": "c", "custom": {"custom_type": "mark"}}
@@ -47,7 +47,7 @@ Feature: session::append adds one entry to the transcript
     And the transcript of "s" is "a", "c", "b"
     And reading "session::messages" with {"session_id": "s"} answers {"messages": [{"entry_id": "a"}, {"entry_id": "b"}]}
 
-  # Prevents: data having to be made up for a marker that needs none.
+  # Prevents: clients having to invent data for a marker without data.
   Scenario: A custom entry needs no data
     Given a session "s"
     When I call "session::append" with {"session_id": "s", "entry_id": "c", "custom": {"custom_type": "mark"}}
@@ -56,7 +56,7 @@ Feature: session::append adds one entry to the transcript
       | session::message-added | {"entry_id": "c", "custom": {"custom_type": "mark", "data": null}} |
     And reading "session::get-message" with {"session_id": "s", "entry_id": "c"} answers {"entry": {"kind": "custom", "custom_type": "mark", "data": null}}
 
-  # Prevents: the two things called custom being mixed up.
+  # Prevents: custom messages being confused with custom entries.
   Scenario: A custom message is part of the transcript
     Given a session "s"
     When I call "session::append" with {"session_id": "s", "entry_id": "n", "message": "<note:look>"}
@@ -66,7 +66,7 @@ Feature: session::append adds one entry to the transcript
     And reading "session::get" with {"session_id": "s"} answers {"meta": {"message_count": 1}}
     And reading "session::messages" with {"session_id": "s"} answers {"messages": [{"entry_id": "n", "message": "<note:look>"}]}
 
-  # Prevents: an entry that is two things at once.
+  # Prevents: an entry that is a message and a custom entry at once.
   Scenario: A message and a custom payload together are refused
     Given a session "s"
     When I call "session::append" with {"session_id": "s", "message": "<user:a>", "custom": {"custom_type": "mark"}}
@@ -74,7 +74,7 @@ Feature: session::append adds one entry to the transcript
     And no event fired
     And nothing changed
 
-  # Prevents: an entry that is nothing.
+  # Prevents: an entry without a body.
   Scenario: Neither a message nor a custom payload is refused
     Given a session "s"
     When I call "session::append" with {"session_id": "s"}
@@ -82,7 +82,7 @@ Feature: session::append adds one entry to the transcript
     And no event fired
     And nothing changed
 
-  # Prevents: an edit of an earlier turn overwriting the turns that followed it.
+  # Prevents: an edit of an earlier turn overwriting the turns after it.
   Scenario: A named parent starts a branch, and the leaf moves there
     Given a session "s"
     And "s" holds the messages "a", "b", "c"
@@ -94,8 +94,8 @@ Feature: session::append adds one entry to the transcript
     And reading "session::messages" with {"session_id": "s", "from_entry_id": "c"} answers {"messages": [{"entry_id": "a"}, {"entry_id": "b"}, {"entry_id": "c"}]}
     And reading "session::get" with {"session_id": "s"} answers {"meta": {"message_count": 4}}
 
-  # Prevents: the next append continuing the branch that was left.
-  Scenario: The next append goes on where the last one ended
+  # Prevents: the next append continuing the abandoned branch.
+  Scenario: The next append continues the new branch
     Given a session "s"
     And "s" holds the messages "a", "b"
     And I called "session::append" with {"session_id": "s", "entry_id": "b2", "parent_id": "a", "message": "<user:b2>"}
@@ -105,7 +105,7 @@ Feature: session::append adds one entry to the transcript
       | session::message-added | {"entry_id": "c2", "parent_id": "b2"} |
     And the transcript of "s" is "a", "b2", "c2"
 
-  # Prevents: an entry hanging in the air.
+  # Prevents: an entry whose parent does not exist.
   Scenario: An unknown parent is an error
     Given a session "s"
     And "s" holds the messages "a"
@@ -114,7 +114,7 @@ Feature: session::append adds one entry to the transcript
     And no event fired
     And nothing changed
 
-  # Prevents: a branch growing out of another session's transcript.
+  # Prevents: an entry whose parent is in another session.
   Scenario: A parent in another session is an error
     Given a session "s"
     And a session "t"
@@ -124,28 +124,28 @@ Feature: session::append adds one entry to the transcript
     And no event fired
     And nothing changed
 
-  # Prevents: a retry after a lost answer saying everything twice.
+  # Prevents: a retry after a lost answer storing the message twice.
   Scenario: A repeated entry_id is a complete no-op
     Given a session "s"
     And "s" holds the messages "a"
-    And I asked "session::append" with {"session_id": "s", "entry_id": "b", "message": "<user:b>"} and was told {"timestamp": "<then>"}
+    And calling "session::append" with {"session_id": "s", "entry_id": "b", "message": "<user:b>"} answered {"timestamp": "<then>"}
     When I call "session::append" with {"session_id": "s", "entry_id": "b", "message": "<user:b>"}
     Then it answers exactly {"entry_id": "b", "parent_id": "a", "timestamp": "<then>"}
     And no event fired
     And nothing changed
 
-  # Prevents: a repeat with other words rewriting the transcript.
-  Scenario: A repeat may say what it likes, nothing of it is used
+  # Prevents: a retry with another message changing the transcript.
+  Scenario: The message of a retry is ignored
     Given a session "s"
     And "s" holds the messages "a", "b"
-    And I asked "session::append" with {"session_id": "s", "entry_id": "c", "message": "<user:c>"} and was told {"timestamp": "<then>"}
+    And calling "session::append" with {"session_id": "s", "entry_id": "c", "message": "<user:c>"} answered {"timestamp": "<then>"}
     When I call "session::append" with {"session_id": "s", "entry_id": "c", "parent_id": "a", "custom": {"custom_type": "mark"}, "origin": {"x": 1}}
     Then it answers exactly {"entry_id": "c", "parent_id": "b", "timestamp": "<then>"}
     And no event fired
     And nothing changed
 
-  # Prevents: a retry failing because the parent it named is not known any more.
-  Scenario: A repeat may even name an unknown parent
+  # Prevents: a retry failing because its parent is no longer known.
+  Scenario: The parent of a retry is ignored
     Given a session "s"
     And "s" holds the messages "a", "b"
     When I call "session::append" with {"session_id": "s", "entry_id": "b", "parent_id": "nowhere", "message": "<user:b>"}
@@ -153,8 +153,8 @@ Feature: session::append adds one entry to the transcript
     And no event fired
     And nothing changed
 
-  # Prevents: a late retry dragging the leaf back to an old entry.
-  Scenario: A repeat does not move the leaf
+  # Prevents: a late retry moving the leaf back to an old entry.
+  Scenario: A retry does not move the leaf
     Given a session "s"
     And "s" holds the messages "a", "b", "c"
     When I call "session::append" with {"session_id": "s", "entry_id": "a", "message": "<user:a>"}
@@ -163,8 +163,8 @@ Feature: session::append adds one entry to the transcript
     And the transcript of "s" is "a", "b", "c"
     And nothing changed
 
-  # Prevents: a retry of the append resetting what was streamed into the message since.
-  Scenario: A repeat leaves later revisions alone
+  # Prevents: a retry of the append undoing later updates of the message.
+  Scenario: A retry keeps later revisions
     Given a session "s"
     And "s" holds the messages "a"
     And I called "session::update-message" with {"session_id": "s", "entry_id": "a", "content": "<content:streamed>"}
@@ -174,7 +174,7 @@ Feature: session::append adds one entry to the transcript
     And reading "session::get-message" with {"session_id": "s", "entry_id": "a"} answers {"entry": {"revision": 1, "message": {"content": "<content:streamed>"}}}
     And nothing changed
 
-  # Prevents: entry ids of different sessions getting in each other's way.
+  # Prevents: entry ids of different sessions colliding.
   Scenario: The same entry_id in another session is another entry
     Given a session "s"
     And a session "t"
@@ -186,8 +186,8 @@ Feature: session::append adds one entry to the transcript
     And reading "session::get-message" with {"session_id": "s", "entry_id": "a"} answers {"entry": {"message": "<user:a>"}}
     And reading "session::get-message" with {"session_id": "t", "entry_id": "a"} answers {"entry": {"message": "<assistant:mine>"}}
 
-  # Prevents: a writer not recognising its own events.
-  Scenario: The origin is kept and echoed
+  # Prevents: a writer being unable to recognise its own events.
+  Scenario: The origin is stored and delivered with the event
     Given a session "s"
     When I call "session::append" with {"session_id": "s", "entry_id": "a", "message": "<user:a>", "origin": {"turn_id": "t-1", "deep": {"n": [1]}}}
     Then it answers {"entry_id": "a"}
@@ -195,14 +195,14 @@ Feature: session::append adds one entry to the transcript
       | session::message-added | {"entry_id": "a", "origin": {"turn_id": "t-1", "deep": {"n": [1]}}} |
     And reading "session::get-message" with {"session_id": "s", "entry_id": "a"} answers {"entry": {"origin": {"turn_id": "t-1", "deep": {"n": [1]}}}}
 
-  # Prevents: an append bringing a session to life under a mistyped id.
+  # Prevents: an append creating a session under a mistyped id.
   Scenario: An unknown session is an error
     When I call "session::append" with {"session_id": "nobody", "message": "<user:x>"}
     Then it fails with "session/not_found", saying "nobody"
     And no event fired
     And reading "session::get" with {"session_id": "nobody"} answers null
 
-  # Prevents: a caller's id being cleaned, cut or read as a path.
+  # Prevents: an id of a client being normalised, truncated or used as a path.
   Scenario: An entry id may be any Unicode
     Given a session "../escape/chat 42:?"
     When I call "session::append" with {"session_id": "../escape/chat 42:?", "entry_id": "../../🦀 e:?\u0000%2f", "message": "<user:x>"}
@@ -211,8 +211,8 @@ Feature: session::append adds one entry to the transcript
       | session::message-added | {"session_id": "../escape/chat 42:?"} |
     And reading "session::get-message" with {"session_id": "../escape/chat 42:?", "entry_id": "../../🦀 e:?\u0000%2f"} answers {"entry": {"message": "<user:x>"}}
 
-  # Prevents: a field of an assistant message getting lost in the store.
-  Scenario: An assistant message comes back whole
+  # Prevents: a field of an assistant message being lost in the store.
+  Scenario: An assistant message is read back complete
     Given a session "s"
     When I call "session::append" with:
       """
@@ -243,8 +243,8 @@ Feature: session::append adds one entry to the transcript
         ]}}}
       """
 
-  # Prevents: the outcome of a function call losing its details, or whether it failed.
-  Scenario: A function result comes back whole
+  # Prevents: a function result losing its details or its error flag.
+  Scenario: A function result is read back complete
     Given a session "s"
     When I call "session::append" with:
       """
@@ -280,7 +280,7 @@ Feature: session::append adds one entry to the transcript
     And nothing changed
 
   # Prevents: content as plain text, which the schema does not allow, being taken for blocks.
-  Scenario: Content that is no list of blocks is refused
+  Scenario: Content that is not a list of blocks is refused
     Given a session "s"
     When I call "session::append" with {"session_id": "s", "message": {"role": "user", "content": "hi", "timestamp": 1}}
     Then it fails with "session/invalid_request", saying "content"
@@ -298,8 +298,8 @@ Feature: session::append adds one entry to the transcript
       | session::message-added | {"entry_id": "<e>", "parent_id": "a", "origin": "<absent>"} |
     And reading "session::get-message" with {"session_id": "s", "entry_id": "<e>"} answers {"entry": {"parent_id": "a", "origin": "<absent>"}}
 
-  # Prevents: the time a message says it was written being taken for the time it was stored.
-  Scenario: An entry's time is the store's, a message's time its own
+  # Prevents: the client's timestamp of a message being used as the time of the entry.
+  Scenario: The entry has the store's time, the message keeps its own
     Given a session "s"
     When I call "session::append" with {"session_id": "s", "entry_id": "a", "message": {"role": "user", "content": [], "timestamp": -7}}
     Then it answers {"entry_id": "a", "timestamp": "<now>"}

@@ -1,26 +1,26 @@
-Feature: session::delete removes a session with all it holds
+Feature: session::delete removes a session and all its data
 
-  # Prevents: what was deleted being readable through some other function.
-  Scenario: Metadata, entries and leaf are gone
+  # Prevents: deleted data being readable through another function.
+  Scenario: Metadata, entries and leaf are removed
     Given a session "s" with {"metadata": {"team": "a"}}
     And "s" holds the messages "a", "b"
     When I call "session::delete" with {"session_id": "s"}
     Then it answers exactly {"deleted": true}
-    And this event fired, with nothing more in it: session::deleted {"session_id": "s", "timestamp": "<now>"}
+    And exactly this event fired: session::deleted {"session_id": "s", "timestamp": "<now>"}
     And reading "session::get" with {"session_id": "s"} answers null
     And reading "session::get-message" with {"session_id": "s", "entry_id": "a"} answers null
     And reading "session::messages" with {"session_id": "s"} fails with "session/not_found"
     And reading "session::store::list-entries" with {"session_id": "s"} answers {"entries": []}
     And reading "session::store::get-active-leaf" with {"session_id": "s"} answers {"entry_id": "<absent>"}
 
-  # Prevents: cleaning up twice being an error, or firing twice.
+  # Prevents: a second cleanup failing or firing an event.
   Scenario: An unknown session is not an error
     When I call "session::delete" with {"session_id": "nobody"}
     Then it answers exactly {"deleted": false}
     And no event fired
     And reading "session::list" with {} answers {"sessions": []}
 
-  # Prevents: a second delete announcing a deletion that did not happen.
+  # Prevents: a second delete firing an event.
   Scenario: The second delete does nothing
     Given a session "s"
     And I called "session::delete" with {"session_id": "s"}
@@ -29,11 +29,11 @@ Feature: session::delete removes a session with all it holds
     And no event fired
     And nothing changed
 
-  # Prevents: a fork being hollowed out by the deletion of its source.
-  Scenario: Forks survive
+  # Prevents: the deletion of a session removing entries of its forks.
+  Scenario: Forks are not affected
     Given a session "s"
     And "s" holds the messages "a", "b"
-    And I asked "session::fork" with {"session_id": "s", "entry_id": "b"} and was told {"session_id": "<f>"}
+    And calling "session::fork" with {"session_id": "s", "entry_id": "b"} answered {"session_id": "<f>"}
     When I call "session::delete" with {"session_id": "s"}
     Then it answers exactly {"deleted": true}
     And these events fired:
@@ -41,8 +41,8 @@ Feature: session::delete removes a session with all it holds
     And reading "session::get" with {"session_id": "<f>"} answers {"meta": {"forked_from": "s", "message_count": 2}}
     And reading "session::messages" with {"session_id": "<f>"} answers {"messages": [{"message": "<user:a>"}, {"message": "<user:b>"}]}
 
-  # Prevents: a session under a reused id inheriting the dead one's transcript.
-  Scenario: An id can be used again and starts empty
+  # Prevents: a new session with a reused id getting the deleted session's transcript.
+  Scenario: A reused session id starts empty
     Given a session "s" with {"title": "Old"}
     And "s" holds the messages "a", "b"
     And I called "session::delete" with {"session_id": "s"}
@@ -53,8 +53,8 @@ Feature: session::delete removes a session with all it holds
     And the transcript of "s" is empty
     And reading "session::get-message" with {"session_id": "s", "entry_id": "a"} answers null
 
-  # Prevents: an entry id of a deleted session being taken for a repeat in the new one.
-  Scenario: Entry ids can be used again as well
+  # Prevents: an entry id of the deleted session being treated as a retry in the new one.
+  Scenario: Entry ids can be reused too
     Given a session "s"
     And "s" holds the messages "a"
     And I called "session::delete" with {"session_id": "s"}
@@ -65,8 +65,8 @@ Feature: session::delete removes a session with all it holds
       | session::message-added | {"session_id": "s", "entry_id": "a", "message": "<assistant:new>"} |
     And reading "session::get-message" with {"session_id": "s", "entry_id": "a"} answers {"entry": {"message": "<assistant:new>"}}
 
-  # Prevents: the deletion of one session reaching into others whose ids begin alike.
-  Scenario: Other sessions stay
+  # Prevents: a deletion affecting sessions whose ids have a common prefix.
+  Scenario: Other sessions are not affected
     Given a session "s"
     And a session "s2"
     And a session "s/2"
@@ -81,7 +81,7 @@ Feature: session::delete removes a session with all it holds
     And the transcript of "s/2" is "a"
     And reading "session::list" with {"order": "created_asc"} answers {"sessions": [{"session_id": "s2"}, {"session_id": "s/2"}]}
 
-  # Prevents: a writer that did not hear of the deletion bringing the session back piece by piece.
+  # Prevents: a writer that missed the deletion recreating the session.
   Scenario: Writing to a deleted session is an error
     Given a session "s"
     And I called "session::delete" with {"session_id": "s"}

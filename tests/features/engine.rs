@@ -1,35 +1,29 @@
-//! Owns: the world of scenarios tagged @engine: an engine, nodes that attach to it as processes, and a client that sees
-//! of them only what the engine shows.
+//! Owns: the world of scenarios tagged @engine: an engine, nodes that attach to it as processes, and a client that
+//! reaches the nodes only through the engine.
 //!
-//! The engine is the embedded endpoint serving nothing of its own, which speaks the same protocol; with
-//! III_ENGINE_WS_URL the same scenarios run against a real one as well, each in a namespace of its own.
+//! The engine is an empty bus of this library, which speaks the same protocol. With III_ENGINE_WS_URL the same
+//! scenarios run on a real engine too, each in a separate namespace.
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use futures::future::BoxFuture;
 use iii_helpers::observability::OtelConfig;
 use iii_sdk::protocol::{RegisterTriggerInput, TriggerRequest};
 use iii_sdk::{Error, IIIClient, InitOptions, RegisterFunction, WorkerIdentityMode, register_worker};
 use serde_json::{Value, json};
-use session_manager::events::current::CurrentFeed;
-use session_manager::events::deliver::{Feed, FeedSettings};
-use session_manager::surface::bus::{Bus, BusSettings};
-use session_manager::surface::endpoint::{self, EndpointSettings};
-use session_manager::surface::{CallError, DescribedFunction, Service};
 use tempfile::TempDir;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
+use crate::configuration_worker::ConfigurationWorker;
+use crate::delayed_proxy::DelayedProxy;
+use crate::empty_bus::EmptyBus;
 use crate::process::{NodeProcess, command, tail_of};
-use crate::slow_line::SlowLine;
-use crate::stored::StoredConfiguration;
 
-/// Long enough for a busy machine; what takes longer does not happen.
+/// Long enough for a busy machine. What takes longer counts as a failure.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 pub const PAUSE: Duration = Duration::from_millis(10);
 
@@ -48,7 +42,7 @@ impl EngineKind {
         }
     }
 
-    /// Whether a scenario with these tags is one of this round.
+    /// Whether a scenario with these tags runs on this engine.
     pub fn runs(&self, tags: &[String]) -> bool {
         *self == EngineKind::Embedded || !tags.iter().any(|tag| tag == "embedded")
     }
@@ -56,57 +50,15 @@ impl EngineKind {
 
 pub static ENGINE: Mutex<EngineKind> = Mutex::new(EngineKind::Embedded);
 
-/// A bus that serves nothing of its own.
-struct Nothing;
-
-impl Service for Nothing {
-    fn call<'a>(
-        &'a self,
-        _function_id: &'a str,
-        _body: &'a str,
-        _sidecar: Option<&'a str>,
-        _deadline: Instant,
-    ) -> Option<BoxFuture<'a, Result<String, CallError>>> {
-        None
-    }
-
-    fn functions(&self) -> Vec<DescribedFunction> {
-        Vec::new()
-    }
-}
-
-/// The embedded endpoint as an engine.
-pub struct EmbeddedEngine {
-    pub address: SocketAddr,
-    stop: CancellationToken,
-}
-
-impl EmbeddedEngine {
-    pub async fn start(listen: &str) -> EmbeddedEngine {
-        let feed = CurrentFeed::new(Feed::new(FeedSettings::default()));
-        let bus = Bus::new(BusSettings::default(), Arc::new(Nothing), feed);
-        let stop = CancellationToken::new();
-        let opened = endpoint::serve(EndpointSettings::new(listen), bus, stop.clone()).await;
-        let (address, _serving) = opened.expect("the engine listens");
-        EmbeddedEngine { address, stop }
-    }
-}
-
-impl Drop for EmbeddedEngine {
-    fn drop(&mut self) {
-        self.stop.cancel();
-    }
-}
-
-/// An event as a subscriber got it.
+/// An event as a subscriber received it.
 #[derive(Debug, Clone)]
-pub struct HeardEvent {
+pub struct ReceivedEvent {
     pub payload: Value,
     pub position: String,
 }
 
-/// What each subscriber heard, by name.
-pub type Heard = Arc<Mutex<BTreeMap<String, Vec<HeardEvent>>>>;
+/// What each subscriber received, by name.
+pub type Received = Arc<Mutex<BTreeMap<String, Vec<ReceivedEvent>>>>;
 
 #[derive(cucumber::World)]
 #[world(init = Self::start)]
@@ -115,29 +67,29 @@ pub struct EngineWorld {
     pub namespace: String,
     pub client: IIIClient,
     pub nodes: BTreeMap<String, NodeProcess>,
-    /// What each node was started with, for it to come back.
+    /// URL and arguments of each node, to restart it.
     pub started: BTreeMap<String, (String, Vec<String>)>,
-    /// The node that was killed, stopped or frozen last.
-    pub fallen: Option<String>,
-    /// Where the members of the cluster reach each other.
+    /// The node that was killed, stopped or paused last.
+    pub absent: Option<String>,
+    /// The peer addresses of the members.
     pub peers: Vec<String>,
     pub load: Option<Load>,
     /// Bridges, with a client each.
     pub edges: Vec<(NodeProcess, IIIClient)>,
-    /// A node that is on no engine.
+    /// A node that is not attached to an engine.
     pub main: Option<NodeProcess>,
-    pub heard: Heard,
+    pub received: Received,
     pub answer: Option<Result<Value, String>>,
     /// Sessions whose creation was acknowledged.
     pub created: Vec<String>,
-    pub stored: Option<StoredConfiguration>,
-    pub embedded: BTreeMap<String, EmbeddedEngine>,
-    /// Between replicas and their engine.
-    pub lines: Vec<SlowLine>,
+    pub stored: Option<ConfigurationWorker>,
+    pub embedded: BTreeMap<String, EmptyBus>,
+    /// Proxies between replicas and their engine.
+    pub proxies: Vec<DelayedProxy>,
     pub dir: TempDir,
     pub config_file: Option<PathBuf>,
-    /// Calls made all the while; ends with the first that fails.
-    pub steady: Option<JoinHandle<Result<(), String>>>,
+    /// A task that calls continuously. It ends with the first call that fails.
+    pub continuous_calls: Option<JoinHandle<Result<(), String>>>,
 }
 
 impl fmt::Debug for EngineWorld {
@@ -153,8 +105,8 @@ impl EngineWorld {
         let mut embedded = BTreeMap::new();
         let url = match kind {
             EngineKind::Embedded => {
-                let engine = EmbeddedEngine::start("127.0.0.1:0").await;
-                let url = format!("ws://{}", engine.address);
+                let engine = EmptyBus::start("127.0.0.1:0").await;
+                let url = engine.url();
                 embedded.insert(String::new(), engine);
                 url
             }
@@ -167,20 +119,20 @@ impl EngineWorld {
             client,
             nodes: BTreeMap::new(),
             started: BTreeMap::new(),
-            fallen: None,
+            absent: None,
             peers: Vec::new(),
             load: None,
             edges: Vec::new(),
             main: None,
-            heard: Arc::default(),
+            received: Arc::default(),
             answer: None,
             created: Vec::new(),
             stored: None,
             embedded,
-            lines: Vec::new(),
+            proxies: Vec::new(),
             dir: tempfile::tempdir().expect("a temporary directory"),
             config_file: None,
-            steady: None,
+            continuous_calls: None,
         }
     }
 
@@ -188,7 +140,7 @@ impl EngineWorld {
         !self.embedded.is_empty()
     }
 
-    /// Starts a node as a worker of an engine; it listens when this returns.
+    /// Starts a node as a worker of an engine. The node listens when this returns.
     pub fn start_node(&mut self, name: &str, url: &str, arguments: &[&str]) {
         let worker = self.worker_name(name);
         let mut words = vec!["--url", url, "--namespace", &self.namespace, "--worker-name", &worker];
@@ -199,14 +151,14 @@ impl EngineWorld {
         self.started.insert(name.to_owned(), (url.to_owned(), arguments));
     }
 
-    /// Starts a node again as it was started before.
-    pub fn start_again(&mut self, name: &str) {
+    /// Restarts a node with the arguments of its first start.
+    pub fn restart_node(&mut self, name: &str) {
         let (url, arguments) = self.started[name].clone();
         let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
         self.start_node(name, &url, &words);
     }
 
-    /// Starts a node whose data directory is what its settings say.
+    /// Starts a node whose data directory comes from its settings.
     pub fn start_stored_node(&mut self, name: &str) {
         let worker = self.worker_name(name);
         let words = ["--url", &self.url, "--namespace", &self.namespace, "--worker-name", &worker];
@@ -214,8 +166,8 @@ impl EngineWorld {
         self.nodes.insert(name.to_owned(), node);
     }
 
-    /// Runs a node that must not start, to its end; what it said.
-    pub fn start_in_vain(&mut self, name: &str, arguments: &[&str]) -> String {
+    /// Runs a node that must refuse to start, to its end. Returns its messages.
+    pub fn refused_start(&mut self, name: &str, arguments: &[&str]) -> String {
         let worker = self.worker_name(name);
         let data_dir = self.dir.path().join(name);
         let mut words = vec!["--url", &*self.url, "--namespace", &self.namespace, "--worker-name", &worker];
@@ -243,24 +195,24 @@ impl EngineWorld {
         self.call(function, body).await.unwrap_or_else(|error| panic!("{function}: {error}"))
     }
 
-    /// The name of the node that serves on the engine, once one does.
+    /// Waits until a node serves on the engine. Returns its name.
     pub async fn serving(&self) -> String {
         let begun = Instant::now();
         loop {
-            // The last one that a node registers.
+            // A node registers this function last.
             let question = json!({ "function_id": "session::update-message", "namespace": self.namespace });
             if let Ok(info) = self.call("engine::functions::info", question).await
                 && let Some(worker) = info["worker_name"].as_str()
-                && self.call("session::get", json!({ "session_id": "nobody" })).await.is_ok()
+                && self.call("session::get", json!({ "session_id": "unknown" })).await.is_ok()
             {
                 return self.node_of(worker);
             }
-            assert!(begun.elapsed() < PATIENCE, "nobody serves on the engine:\n{}", self.logs());
+            assert!(begun.elapsed() < PATIENCE, "no node serves on the engine:\n{}", self.logs());
             tokio::time::sleep(PAUSE).await;
         }
     }
 
-    /// Calls until it works, and says how long that took.
+    /// Calls until a call succeeds. Returns how long that took.
     pub async fn until_served(&self) -> Duration {
         let begun = Instant::now();
         while call_within(&self.client, "session::list", json!({}), 500).await.is_err() {
@@ -270,43 +222,43 @@ impl EngineWorld {
         begun.elapsed()
     }
 
-    /// What every node, edge and main of the scenario has said, those that are gone included.
+    /// The logs of every node, edge and main of the scenario, including those that ended.
     pub fn logs(&self) -> String {
         let files = std::fs::read_dir(self.dir.path()).into_iter().flatten().flatten().map(|file| file.path());
         let mut logs: Vec<PathBuf> = files.filter(|path| path.extension().is_some_and(|ext| ext == "log")).collect();
         logs.sort();
-        let told = |path: &PathBuf| format!("--- {}\n{}\n", path.display(), tail_of(path));
-        logs.iter().map(told).collect()
+        let shown = |path: &PathBuf| format!("--- {}\n{}\n", path.display(), tail_of(path));
+        logs.iter().map(shown).collect()
     }
 
-    /// Binds a function of the client to one of our events; the binding stands when this returns.
-    pub async fn listen(&self, client: &IIIClient, name: &str, trigger_type: &str, config: Value) {
-        self.heard.lock().unwrap().entry(name.to_owned()).or_default();
-        let (heard, of) = (self.heard.clone(), name.to_owned());
+    /// Binds a function of the client to an event type. The binding is in place when this returns.
+    pub async fn subscribe(&self, client: &IIIClient, name: &str, trigger_type: &str, config: Value) {
+        self.received.lock().unwrap().entry(name.to_owned()).or_default();
+        let (received, subscriber) = (self.received.clone(), name.to_owned());
         let handler = move |payload: Value, sidecar: Option<Value>| {
             let position =
                 sidecar.and_then(|sidecar| sidecar["session-manager"]["position"].as_str().map(str::to_owned));
-            let event = HeardEvent { payload, position: position.expect("every delivery says its place") };
-            heard.lock().unwrap().entry(of.clone()).or_default().push(event);
+            let event = ReceivedEvent { payload, position: position.expect("every delivery has a position") };
+            received.lock().unwrap().entry(subscriber.clone()).or_default().push(event);
             async { Ok::<Value, Error>(Value::Null) }
         };
         let function_id = format!("test::{}", uuid::Uuid::new_v4().simple());
         client.register_function(&function_id, RegisterFunction::new_async(handler));
-        #[allow(deprecated)] // engines of today know no other
+        #[allow(deprecated)] // current engines offer no other way
         client.register_trigger(RegisterTriggerInput::new(trigger_type, function_id, config)).expect("sent");
-        // Frames of one socket are taken in order, on both sides of the engine.
-        call(client, "session::get", json!({ "session_id": "nobody" })).await.expect("somebody serves");
+        // Both sides of the engine handle the frames of one socket in order.
+        call(client, "session::get", json!({ "session_id": "unknown" })).await.expect("a node serves");
     }
 
-    pub fn heard_by(&self, name: &str) -> Vec<HeardEvent> {
-        self.heard.lock().unwrap().get(name).unwrap_or_else(|| panic!("no subscriber {name:?}")).clone()
+    pub fn received_by(&self, name: &str) -> Vec<ReceivedEvent> {
+        self.received.lock().unwrap().get(name).unwrap_or_else(|| panic!("no subscriber {name:?}")).clone()
     }
 
-    /// Creates a session with a name of its own, however often it takes.
+    /// Creates a session with a unique id. Retries until the call is acknowledged.
     pub async fn create(&mut self) {
         let session_id = format!("s-{}", uuid::Uuid::new_v4().simple());
         let begun = Instant::now();
-        // Ensuring is safe to repeat, and fires one event however often it is.
+        // `session::ensure` is safe to retry: it fires one event, however often it is called.
         while call_within(&self.client, "session::ensure", json!({ "session_id": session_id }), 1000).await.is_err() {
             assert!(begun.elapsed() < PATIENCE, "a session cannot be created:\n{}", self.logs());
             tokio::time::sleep(PAUSE).await;
@@ -314,7 +266,7 @@ impl EngineWorld {
         self.created.push(session_id);
     }
 
-    /// Creates sessions at the nodes' own doors, which nothing of the engine stands before, until it is told to stop.
+    /// Creates sessions on the nodes' own ports, without the engine, until the load is stopped.
     pub async fn begin_load(&mut self, but: Option<&str>) {
         let (stop, created) = (CancellationToken::new(), Arc::new(Mutex::new(Vec::new())));
         let mut tasks = Vec::new();
@@ -338,11 +290,11 @@ impl EngineWorld {
             task.await.expect("a task of the load");
         }
         let created = std::mem::take(&mut *load.created.lock().unwrap());
-        println!("  {} sessions were created at the replicas' own doors", created.len());
+        println!("  {} sessions were created on the replicas' own ports", created.len());
         self.created.extend(created);
     }
 
-    pub async fn leave(&mut self) {
+    pub async fn finish(&mut self) {
         if let Some(load) = self.load.take() {
             load.stop.cancel();
         }
@@ -352,7 +304,7 @@ impl EngineWorld {
         }
         self.nodes.clear();
         if !self.is_embedded() {
-            // Its configuration is one for all, and outlives the scenario.
+            // The scenarios share its configuration, which outlives each of them.
             let nothing = json!({ "id": "session-manager", "value": {} });
             let _ = self.call("configuration::set", nothing).await;
         }
@@ -363,14 +315,14 @@ impl EngineWorld {
     }
 }
 
-/// Sessions on their way.
+/// Tasks that create sessions.
 pub struct Load {
     stop: CancellationToken,
     created: Arc<Mutex<Vec<String>>>,
     tasks: Vec<JoinHandle<()>>,
 }
 
-/// What was not answered may have happened or not, and is not counted.
+/// A session whose creation was not acknowledged may exist or not, and is not counted.
 async fn keep_creating(url: String, created: Arc<Mutex<Vec<String>>>, stop: CancellationToken) {
     let client = connect(&url, "default").await;
     while !stop.is_cancelled() {
@@ -393,7 +345,7 @@ pub async fn connect(url: &str, namespace: &str) -> IIIClient {
         ..InitOptions::default()
     };
     let client = register_worker(url, options);
-    client.wait_until_registered(PATIENCE).await.expect("the engine takes a client in");
+    client.wait_until_registered(PATIENCE).await.expect("the engine registers the client");
     client
 }
 

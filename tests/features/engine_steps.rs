@@ -1,4 +1,4 @@
-//! Owns: the sentences of scenarios tagged @engine.
+//! Owns: the steps of scenarios tagged @engine.
 
 use std::time::Instant;
 
@@ -6,34 +6,36 @@ use cucumber::gherkin::Step;
 use cucumber::{given, then, when};
 use serde_json::{Value, json};
 
-use crate::engine::{EmbeddedEngine, EngineWorld, PATIENCE, PAUSE, connect};
-use crate::slow_line::SlowLine;
-use crate::stored::StoredConfiguration;
-use crate::words;
+use crate::configuration_worker::ConfigurationWorker;
+use crate::delayed_proxy::DelayedProxy;
+use crate::empty_bus::EmptyBus;
+use crate::engine::{EngineWorld, PATIENCE, PAUSE, connect};
+use crate::json_shorthand;
 
 const ID: &str = "session-manager";
 
-/// How long a word takes on a slow line, one way: with the way there and back, twice, an engine confirms an event only
-/// after more than a second, and still answers a call within one.
+/// The delay of a slow connection, one way. An engine confirms an event after two round trips, which take more than a
+/// second, and answers a call after one, which takes less.
 const SLOW: std::time::Duration = std::time::Duration::from_millis(400);
 
-/// How long nobody may serve after a crash.
+/// How long calls may fail after a crash.
 const OUTAGE_MAX: std::time::Duration = std::time::Duration::from_secs(3);
 
 fn json_of(text: &str) -> Value {
-    serde_json::from_str(&words::expand(text, &words::Variables::new())).unwrap_or_else(|why| panic!("{text}: {why}"))
+    serde_json::from_str(&json_shorthand::expand(text, &json_shorthand::Variables::new()))
+        .unwrap_or_else(|why| panic!("{text}: {why}"))
 }
 
-/// Waits for a condition that nothing tells about.
+/// Polls until a condition holds.
 async fn until(world: &EngineWorld, what: &str, holds: impl AsyncFn() -> bool) {
     let begun = Instant::now();
     while !holds().await {
-        assert!(begun.elapsed() < PATIENCE, "never happened: {what}\n{}", world.logs());
+        assert!(begun.elapsed() < PATIENCE, "timed out: {what}\n{}", world.logs());
         tokio::time::sleep(PAUSE).await;
     }
 }
 
-// The scene.
+// The state that a scenario starts from.
 
 #[given(regex = r#"^a node "(\w+)" on the engine$"#)]
 async fn a_node(world: &mut EngineWorld, name: String) {
@@ -47,19 +49,19 @@ async fn a_node_with(world: &mut EngineWorld, name: String, words: String) {
     assert_eq!(world.serving().await, name);
 }
 
-/// Its data directory is what the settings say, so no argument goes over it.
+/// The data directory comes from the settings, so no argument overrides it.
 #[given(regex = r#"^a node "(\w+)" on the engine, with its settings stored$"#)]
 async fn a_node_with_stored_settings(world: &mut EngineWorld, name: String) {
     world.start_stored_node(&name);
     assert_eq!(world.serving().await, name);
 }
 
-#[given("calls are made all the while")]
-async fn calls_all_the_while(world: &mut EngineWorld) {
+#[given("calls are made continuously")]
+async fn continuous_calls(world: &mut EngineWorld) {
     let client = world.client.clone();
-    world.steady = Some(tokio::spawn(async move {
+    world.continuous_calls = Some(tokio::spawn(async move {
         loop {
-            // What a call finds differs from swap to swap; that it finds anything must not.
+            // The adapter is swapped meanwhile, so answers differ. No call may fail.
             crate::engine::call(&client, "session::list", json!({})).await?;
             tokio::time::sleep(PAUSE).await;
         }
@@ -68,9 +70,9 @@ async fn calls_all_the_while(world: &mut EngineWorld) {
 
 #[then("no call failed")]
 async fn no_call_failed(world: &mut EngineWorld) {
-    let steady = world.steady.take().expect("calls were made");
-    assert!(!steady.is_finished(), "{:?}", steady.await);
-    steady.abort();
+    let calls = world.continuous_calls.take().expect("calls were made");
+    assert!(!calls.is_finished(), "{:?}", calls.await);
+    calls.abort();
 }
 
 #[given("three replicas on the engine")]
@@ -79,12 +81,12 @@ async fn three_replicas(world: &mut EngineWorld) {
     world.serving().await;
 }
 
-/// Their words with the engine take long, those among them do not.
-#[given("three replicas on the engine, over slow lines")]
+/// Only the connections to the engine are slow, not those between the replicas.
+#[given("three replicas on the engine, over slow connections")]
 async fn three_distant_replicas(world: &mut EngineWorld) {
-    let line = SlowLine::start(&world.url, SLOW).await;
-    replicas(world, [(); 3].map(|()| line.url()).into(), "shared").await;
-    world.lines.push(line);
+    let proxy = DelayedProxy::start(&world.url, SLOW).await;
+    replicas(world, [(); 3].map(|()| proxy.url()).into(), "shared").await;
+    world.proxies.push(proxy);
     world.serving().await;
 }
 
@@ -92,15 +94,15 @@ async fn three_distant_replicas(world: &mut EngineWorld) {
 async fn engines_of_their_own(world: &mut EngineWorld, how_many: String) {
     let mut urls = vec![world.url.clone()];
     for name in if how_many == "two" { &["second"][..] } else { &["second", "third"] } {
-        let engine = EmbeddedEngine::start("127.0.0.1:0").await;
-        urls.push(format!("ws://{}", engine.address));
+        let engine = EmptyBus::start("127.0.0.1:0").await;
+        urls.push(engine.url());
         world.embedded.insert((*name).to_owned(), engine);
     }
     replicas(world, urls, "own").await;
     world.serving().await;
 }
 
-/// Nodes n1, n2, … of one cluster, each on its engine.
+/// Nodes n1, n2, … of one cluster, each attached to its engine.
 async fn replicas(world: &mut EngineWorld, urls: Vec<String>, sharing: &str) {
     let mut peers = Vec::new();
     for (nth, url) in urls.iter().enumerate() {
@@ -130,7 +132,7 @@ async fn replicas(world: &mut EngineWorld, urls: Vec<String>, sharing: &str) {
     world.peers = peers;
 }
 
-/// An edge looks for its main in the default namespace of a bus.
+/// An edge looks for its main in the default namespace of the bus.
 #[given("everything is in the default namespace")]
 async fn in_the_default_namespace(world: &mut EngineWorld) {
     world.client.shutdown_async().await;
@@ -151,9 +153,15 @@ async fn two_edges(world: &mut EngineWorld) {
     }
 }
 
-#[given(regex = r#"^"(\w+)" listens at edge (\d) to "(.*?)" with (\{.*\})$"#)]
-async fn listens_at_an_edge(world: &mut EngineWorld, name: String, edge: usize, trigger_type: String, config: String) {
-    world.listen(&world.edges[edge - 1].1, &name, &trigger_type, json_of(&config)).await;
+#[given(regex = r#"^"(\w+)" subscribes at edge (\d) to "(.*?)" with (\{.*\})$"#)]
+async fn subscribes_at_an_edge(
+    world: &mut EngineWorld,
+    name: String,
+    edge: usize,
+    trigger_type: String,
+    config: String,
+) {
+    world.subscribe(&world.edges[edge - 1].1, &name, &trigger_type, json_of(&config)).await;
 }
 
 #[given(regex = r"^(\d+) sessions were created at each edge$")]
@@ -171,7 +179,7 @@ async fn created_at_each_edge(world: &mut EngineWorld, count: usize) {
 #[given("a configuration worker")]
 async fn a_configuration_worker(world: &mut EngineWorld) {
     if world.is_embedded() {
-        world.stored = Some(StoredConfiguration::start(&world.url).await);
+        world.stored = Some(ConfigurationWorker::start(&world.url).await);
     }
 }
 
@@ -182,9 +190,9 @@ async fn the_stored_configuration(world: &mut EngineWorld, value: String) {
     world.called("configuration::set", json!({ "id": ID, "value": value })).await;
 }
 
-#[when(regex = r#"^the stored configuration becomes (\{.*\}), unheard$"#)]
+#[when(regex = r#"^the stored configuration becomes (\{.*\}) without a notification$"#)]
 async fn the_stored_configuration_unheard(world: &mut EngineWorld, value: String) {
-    world.stored.as_ref().expect("a configuration worker").set_unheard(ID, json_of(&value));
+    world.stored.as_ref().expect("a configuration worker").set_without_notification(ID, json_of(&value));
 }
 
 #[given(regex = r#"^a file says:$"#)]
@@ -202,24 +210,24 @@ async fn a_seeded_node(world: &mut EngineWorld, name: String) {
     assert_eq!(world.serving().await, name);
 }
 
-#[given(regex = r#"^"(\w+)" listens to "(.*?)" with (\{.*\})$"#)]
-async fn listens(world: &mut EngineWorld, name: String, trigger_type: String, config: String) {
-    world.listen(&world.client, &name, &trigger_type, json_of(&config)).await;
+#[given(regex = r#"^"(\w+)" subscribes to "(.*?)" with (\{.*\})$"#)]
+async fn subscribes(world: &mut EngineWorld, name: String, trigger_type: String, config: String) {
+    world.subscribe(&world.client, &name, &trigger_type, json_of(&config)).await;
 }
 
-#[given(regex = r#"^"(\w+)" listens on the second engine to "(.*?)" with (\{.*\})$"#)]
-async fn listens_on_the_second(world: &mut EngineWorld, name: String, trigger_type: String, config: String) {
-    let url = format!("ws://{}", world.embedded["second"].address);
+#[given(regex = r#"^"(\w+)" subscribes on the second engine to "(.*?)" with (\{.*\})$"#)]
+async fn subscribes_on_the_second(world: &mut EngineWorld, name: String, trigger_type: String, config: String) {
+    let url = world.embedded["second"].url();
     let client = connect(&url, &world.namespace).await;
     let begun = Instant::now();
     while crate::engine::call(&client, "session::get", json!({ "session_id": "x" })).await.is_err() {
-        assert!(begun.elapsed() < PATIENCE, "nobody serves on the second engine:\n{}", world.logs());
+        assert!(begun.elapsed() < PATIENCE, "no node serves on the second engine:\n{}", world.logs());
         tokio::time::sleep(PAUSE).await;
     }
-    world.listen(&client, &name, &trigger_type, json_of(&config)).await;
+    world.subscribe(&client, &name, &trigger_type, json_of(&config)).await;
 }
 
-// What is done.
+// Actions.
 
 #[given(regex = r#"^I called "(.*?)" with (\{.*\})$"#)]
 async fn i_called(world: &mut EngineWorld, function: String, body: String) {
@@ -239,12 +247,12 @@ async fn sessions_are_created(world: &mut EngineWorld, count: usize) {
     }
 }
 
-#[given("sessions are created all the while at every replica's own door")]
+#[given("sessions are created continuously on every replica's own port")]
 async fn a_load(world: &mut EngineWorld) {
     world.begin_load(None).await;
 }
 
-#[given("sessions are created all the while at the doors of those that do not serve")]
+#[given("sessions are created continuously on the own ports of the replicas that do not serve")]
 async fn a_load_elsewhere(world: &mut EngineWorld) {
     let serving = world.serving().await;
     world.begin_load(Some(&serving)).await;
@@ -255,10 +263,10 @@ async fn no_more_load(world: &mut EngineWorld) {
     world.end_load().await;
 }
 
-#[when(regex = r"^(\d+) sessions are created at the others' own doors$")]
+#[when(regex = r"^(\d+) sessions are created on another replica's own port$")]
 async fn created_elsewhere(world: &mut EngineWorld, count: usize) {
-    let frozen = world.fallen.clone().expect("a replica that froze");
-    let (_, node) = world.nodes.iter().find(|(name, _)| **name != frozen).expect("another node");
+    let paused = world.absent.clone().expect("a paused replica");
+    let (_, node) = world.nodes.iter().find(|(name, _)| **name != paused).expect("another node");
     let client = connect(&node.url(), "default").await;
     for _ in 0..count {
         let session_id = format!("s-{}", uuid::Uuid::new_v4().simple());
@@ -273,32 +281,32 @@ async fn created_elsewhere(world: &mut EngineWorld, count: usize) {
     client.shutdown_async().await;
 }
 
-#[when("the replica that serves freezes")]
-async fn freezes(world: &mut EngineWorld) {
+#[when("the replica that serves is paused")]
+async fn is_paused(world: &mut EngineWorld) {
     let serving = world.serving().await;
     world.nodes[&serving].signal("STOP");
-    world.fallen = Some(serving);
+    world.absent = Some(serving);
 }
 
-#[when("the frozen replica wakes")]
-async fn wakes(world: &mut EngineWorld) {
-    let frozen = world.fallen.take().expect("a replica that froze");
-    world.nodes[&frozen].signal("CONT");
+#[when("the paused replica resumes")]
+async fn resumes(world: &mut EngineWorld) {
+    let paused = world.absent.take().expect("a paused replica");
+    world.nodes[&paused].signal("CONT");
 }
 
-#[when("the killed replica comes back")]
-#[when("the second replica comes back")]
-async fn comes_back(world: &mut EngineWorld) {
-    let fallen = world.fallen.take().expect("a replica that is gone");
-    world.start_again(&fallen);
+#[when("the killed replica restarts")]
+#[when("the second replica restarts")]
+async fn restarts(world: &mut EngineWorld) {
+    let absent = world.absent.take().expect("an absent replica");
+    world.restart_node(&absent);
 }
 
-#[when("the second replica stops in order")]
-async fn the_second_stops(world: &mut EngineWorld) {
+#[when("the second replica shuts down")]
+async fn the_second_shuts_down(world: &mut EngineWorld) {
     let node = world.nodes.remove("n2").expect("a second replica");
     node.signal("TERM");
     assert!(tokio::task::spawn_blocking(move || node.wait()).await.expect("waited").success());
-    world.fallen = Some("n2".to_owned());
+    world.absent = Some("n2".to_owned());
 }
 
 #[when("the leadership is handed to another replica")]
@@ -308,8 +316,8 @@ async fn handed_over(world: &mut EngineWorld) {
     let to = other.trim_start_matches('n').to_owned();
     let begun = Instant::now();
     while world.serving().await != other {
-        assert!(begun.elapsed() < PATIENCE, "{other} never serves\n{}", world.logs());
-        // A busy machine may elect another one before this one serves. One that leads has to serve without being asked again.
+        assert!(begun.elapsed() < PATIENCE, "{other} does not serve\n{}", world.logs());
+        // A busy machine may elect another leader before this one serves. A leader must serve without a second request.
         if leader(world).await.as_ref() != Some(&to) {
             crate::process::run(&["cluster", "--peer", &world.peers[0], "transfer-leader", &to]).await;
         }
@@ -317,10 +325,10 @@ async fn handed_over(world: &mut EngineWorld) {
     }
 }
 
-/// The node that leads, as the cluster's own status says; `None` while nobody does.
+/// The leader, according to `cluster status`; `None` while there is none.
 async fn leader(world: &EngineWorld) -> Option<String> {
-    let told = crate::process::run(&["cluster", "--peer", &world.peers[0], "status", "--json"]).await;
-    let status: Value = serde_json::from_slice(&told.stdout).ok()?;
+    let output = crate::process::run(&["cluster", "--peer", &world.peers[0], "status", "--json"]).await;
+    let status: Value = serde_json::from_slice(&output.stdout).ok()?;
     Some(status["leader"].as_u64()?.to_string())
 }
 
@@ -328,22 +336,22 @@ async fn leader(world: &EngineWorld) -> Option<String> {
 async fn killed(world: &mut EngineWorld) {
     let serving = world.serving().await;
     world.nodes.remove(&serving).expect("a node of ours").kill();
-    world.fallen = Some(serving);
+    world.absent = Some(serving);
     let took = world.until_served().await;
     println!("  [{}] calls succeeded again {took:?} after kill -9", crate::engine::ENGINE.lock().unwrap().name());
-    // Half a second where nothing else runs; a machine that is busy with other tests has its own idea of a second.
+    // It takes half a second on an idle machine. The limit allows for a machine that is busy with other tests.
     assert!(took < OUTAGE_MAX, "calls succeeded again only {took:?} after kill -9:\n{}", world.logs());
 }
 
-#[when("the replica that serves stops in order")]
-async fn stopped(world: &mut EngineWorld) {
-    the_last_one_stopped(world).await;
+#[when("the replica that serves shuts down")]
+async fn shuts_down_and_is_replaced(world: &mut EngineWorld) {
+    shuts_down(world).await;
     world.until_served().await;
 }
 
-#[when("the replica that serves stops in order, the last one")]
-#[when("the replica that serves stops in order, over its slow line")]
-async fn the_last_one_stopped(world: &mut EngineWorld) {
+#[when("the last replica shuts down")]
+#[when("the replica that serves shuts down over its slow connection")]
+async fn shuts_down(world: &mut EngineWorld) {
     let serving = world.serving().await;
     let node = world.nodes.remove(&serving).expect("a node of ours");
     node.signal("TERM");
@@ -357,10 +365,10 @@ async fn the_engine_restarts(world: &mut EngineWorld) {
     drop(before);
     let begun = Instant::now();
     while std::net::TcpListener::bind(&address).is_err() {
-        assert!(begun.elapsed() < PATIENCE, "the engine does not let go of its port");
+        assert!(begun.elapsed() < PATIENCE, "the engine does not release its port");
         tokio::time::sleep(PAUSE).await;
     }
-    world.embedded.insert(String::new(), EmbeddedEngine::start(&address).await);
+    world.embedded.insert(String::new(), EmptyBus::start(&address).await);
     world.until_served().await;
 }
 
@@ -370,8 +378,8 @@ async fn the_file_changes(world: &mut EngineWorld, step: &Step) {
     std::fs::write(&path, step.docstring.as_deref().expect("a docstring")).expect("a written file");
 }
 
-/// A node of its own, on no engine.
-#[given("a main elsewhere")]
+/// A node that is not attached to the engine.
+#[given("a main outside the engine")]
 async fn a_main(world: &mut EngineWorld) {
     let main = crate::process::NodeProcess::start(&world.dir.path().join("main"), &[]);
     world.main = Some(main);
@@ -385,20 +393,20 @@ async fn ensured_at_the_main(world: &mut EngineWorld, session_id: String) {
     client.shutdown_async().await;
 }
 
-/// `DIR` stands for the scenario's own directory, `MAIN` for the address of its main, `ENGINE` for that of its engine.
+/// Replaces `DIR` by the scenario's directory, `MAIN` by the URL of its main, and `ENGINE` by that of its engine.
 fn with_directories(world: &EngineWorld, text: &str) -> Value {
     let dir = serde_json::to_string(&world.dir.path().to_string_lossy()).expect("a path");
     let main = world.main.as_ref().map(|main| main.url()).unwrap_or_default();
     json_of(&text.replace("DIR", dir.trim_matches('"')).replace("MAIN", &main).replace("ENGINE", &world.url))
 }
 
-// What comes of it.
+// Results.
 
 #[then(regex = r#"^it answers (\{.*\}|null)$"#)]
 async fn it_answers(world: &mut EngineWorld, expected: String) {
     let answer = world.answer.clone().expect("an answer").unwrap_or_else(|error| panic!("it failed: {error}"));
-    let mut variables = words::Variables::new();
-    if let Err(why) = words::compare(&json_of(&expected), &answer, false, &mut variables) {
+    let mut variables = json_shorthand::Variables::new();
+    if let Err(why) = json_shorthand::compare(&json_of(&expected), &answer, false, &mut variables) {
         panic!("{why}\nin {answer:#}");
     }
 }
@@ -410,59 +418,65 @@ async fn it_fails(world: &mut EngineWorld, words: String) {
     assert!(!error.contains("backtrace"), "{error}");
 }
 
-#[then(regex = r#"^"(\w+)" hears (\{.*\})( twice)?$"#)]
-async fn hears(world: &mut EngineWorld, name: String, expected: String, twice: String) {
+#[then(regex = r#"^"(\w+)" receives (\{.*\})( twice)?$"#)]
+async fn receives(world: &mut EngineWorld, name: String, expected: String, twice: String) {
     let (expected, times) = (json_of(&expected), if twice.is_empty() { 1 } else { 2 });
-    let matches = |payload: &Value| words::compare(&expected, payload, false, &mut words::Variables::new()).is_ok();
-    let heard = || world.heard_by(&name).iter().filter(|event| matches(&event.payload)).count();
-    until(world, &format!("{name} hears {expected}; it heard {:?}", world.heard_by(&name)), async || heard() >= times)
-        .await;
+    let matches = |payload: &Value| {
+        json_shorthand::compare(&expected, payload, false, &mut json_shorthand::Variables::new()).is_ok()
+    };
+    let received = || world.received_by(&name).iter().filter(|event| matches(&event.payload)).count();
+    until(world, &format!("{name} receives {expected}; it received {:?}", world.received_by(&name)), async || {
+        received() >= times
+    })
+    .await;
 }
 
-#[then(regex = r#"^"(\w+)" hears of every session, (once each|at least once)$"#)]
-async fn hears_of_every_session(world: &mut EngineWorld, name: String, how_often: String) {
+#[then(regex = r#"^"(\w+)" receives an event of every session, (once each|at least once)$"#)]
+async fn receives_of_every_session(world: &mut EngineWorld, name: String, how_often: String) {
     let missing = || {
-        let heard = world.heard_by(&name);
-        let known = |id: &&String| heard.iter().any(|event| event.payload["session_id"] == ***id);
+        let received = world.received_by(&name);
+        let known = |id: &&String| received.iter().any(|event| event.payload["session_id"] == ***id);
         world.created.iter().filter(|id| !known(id)).count()
     };
     let begun = Instant::now();
     while missing() > 0 {
-        let (of, heard) = (world.created.len(), world.heard_by(&name).len());
-        let late =
-            || format!("{name} heard {heard} events; of {of} sessions {} are missing:\n{}", missing(), world.logs());
+        let (of, received) = (world.created.len(), world.received_by(&name).len());
+        let late = || {
+            format!("{name} received {received} events; of {of} sessions {} are missing:\n{}", missing(), world.logs())
+        };
         assert!(begun.elapsed() < PATIENCE, "{}", late());
         tokio::time::sleep(PAUSE).await;
     }
-    // Twice the same event is twice the same position: a consumer can tell.
-    let heard = world.heard_by(&name);
+    // A duplicate has the position of the original, so a consumer can recognise it.
+    let received = world.received_by(&name);
     for id in &world.created {
-        let mut positions: Vec<&str> = heard
+        let mut positions: Vec<&str> = received
             .iter()
             .filter(|event| event.payload["session_id"] == **id)
             .map(|event| event.position.as_str())
             .collect();
         if how_often == "once each" {
-            assert_eq!(positions.len(), 1, "{name} heard of {id}: {positions:?}\n{}", world.logs());
+            assert_eq!(positions.len(), 1, "{name} received {id} at {positions:?}\n{}", world.logs());
         }
         positions.dedup();
         assert_eq!(positions.len(), 1, "{id} has several positions: {positions:?}\n{}", world.logs());
     }
 }
 
-#[then(regex = r#"^"(\w+)" hears of the last (\d+) sessions and of none before$"#)]
-async fn hears_of_the_last(world: &mut EngineWorld, name: String, last: usize) {
+#[then(regex = r#"^"(\w+)" receives events of the last (\d+) sessions and of none before$"#)]
+async fn receives_of_the_last(world: &mut EngineWorld, name: String, last: usize) {
     let (before, after) = world.created.split_at(world.created.len() - last);
-    let knows = |id: &String| world.heard_by(&name).iter().any(|event| event.payload["session_id"] == **id);
-    until(world, &format!("{name} hears of the last {last} sessions"), async || after.iter().all(&knows)).await;
+    let knows = |id: &String| world.received_by(&name).iter().any(|event| event.payload["session_id"] == **id);
+    until(world, &format!("{name} receives events of the last {last} sessions"), async || after.iter().all(&knows))
+        .await;
     let older: Vec<&String> = before.iter().filter(|id| knows(id)).collect();
-    assert!(older.is_empty(), "{name} heard of what was before it: {older:?}");
+    assert!(older.is_empty(), "{name} received events from before it subscribed: {older:?}");
 }
 
-#[then(regex = r#"^"(\w+)" hears nothing of it$"#)]
-async fn hears_nothing(world: &mut EngineWorld, name: String) {
-    // A later event, which it does hear, comes after everything that it could have heard.
-    assert!(world.heard_by(&name).is_empty(), "{:?}", world.heard_by(&name));
+#[then(regex = r#"^"(\w+)" receives no event of it$"#)]
+async fn receives_nothing(world: &mut EngineWorld, name: String) {
+    // The steps before waited for a later event, which comes after everything this subscriber could have received.
+    assert!(world.received_by(&name).is_empty(), "{:?}", world.received_by(&name));
 }
 
 #[then("exactly one replica serves on the engine")]
@@ -477,13 +491,13 @@ async fn one_serves(world: &mut EngineWorld) {
         .filter(|name| name.starts_with(&world.namespace) && !name.ends_with("-control"))
         .map(|name| world.node_of(name))
         .collect();
-    assert_eq!(of_ours, [serving], "only the replica that serves has a worker that offers anything");
+    assert_eq!(of_ours, [serving], "only the replica that serves has a worker with functions");
 }
 
 #[then(regex = r#"^on the engine "(.*?)" is described with its schemas(, as internal)?$"#)]
 async fn described(world: &mut EngineWorld, function: String, internal: String) {
     let question = json!({ "function_id": function, "namespace": world.namespace });
-    // A node registers one function after the other.
+    // A node registers its functions one by one.
     let known = async || world.call("engine::functions::info", question.clone()).await.is_ok();
     until(world, &format!("{function} on the engine"), known).await;
     let info = world.called("engine::functions::info", question.clone()).await;
@@ -493,12 +507,12 @@ async fn described(world: &mut EngineWorld, function: String, internal: String) 
     assert_eq!(info["metadata"]["internal"] == true, !internal.is_empty(), "{info:#}");
 }
 
-#[then(regex = r#"^"session::config-status" comes to (\{.*\})$"#)]
+#[then(regex = r#"^"session::config-status" eventually answers (\{.*\})$"#)]
 async fn status_comes_to(world: &mut EngineWorld, expected: String) {
     let expected = json_of(&expected);
     let holds = async || {
         let status = world.called("session::config-status", json!({})).await;
-        words::compare(&expected, &status, false, &mut words::Variables::new()).is_ok()
+        json_shorthand::compare(&expected, &status, false, &mut json_shorthand::Variables::new()).is_ok()
     };
     until(world, &format!("the status {expected}"), holds).await;
 }
@@ -509,7 +523,7 @@ async fn the_last_error_names(world: &mut EngineWorld, words: String) {
     assert!(status["last_error"].as_str().is_some_and(|error| error.contains(&words)), "{status}");
 }
 
-#[then(regex = r#"^the last error comes to name "(.*?)"$"#)]
+#[then(regex = r#"^the last error eventually names "(.*?)"$"#)]
 async fn the_last_error_comes_to_name(world: &mut EngineWorld, words: String) {
     let holds = async || {
         let status = world.called("session::config-status", json!({})).await;
@@ -518,7 +532,7 @@ async fn the_last_error_comes_to_name(world: &mut EngineWorld, words: String) {
     until(world, &format!("the error names {words}"), holds).await;
 }
 
-#[then(regex = r#"^a page of "session::list" comes to (\d+) sessions$"#)]
+#[then(regex = r#"^a page of "session::list" eventually holds (\d+) sessions$"#)]
 async fn a_page_comes_to(world: &mut EngineWorld, size: usize) {
     let holds = async || {
         let page = world.called("session::list", json!({})).await;
@@ -530,7 +544,8 @@ async fn a_page_comes_to(world: &mut EngineWorld, size: usize) {
 #[then(regex = r#"^the stored configuration says (\{.*\})$"#)]
 async fn stored_says(world: &mut EngineWorld, expected: String) {
     let stored = world.called("configuration::get", json!({ "id": ID })).await;
-    let compared = words::compare(&json_of(&expected), &stored["value"], false, &mut words::Variables::new());
+    let compared =
+        json_shorthand::compare(&json_of(&expected), &stored["value"], false, &mut json_shorthand::Variables::new());
     assert!(compared.is_ok(), "{compared:?} in {stored:#}");
 }
 
@@ -544,6 +559,6 @@ async fn knows_the_schema(world: &mut EngineWorld, setting: String) {
 async fn does_not_start(world: &mut EngineWorld, name: String, words: String) {
     let file = world.config_file.clone().map(|path| path.to_string_lossy().into_owned());
     let arguments: Vec<&str> = file.iter().flat_map(|file| ["--config", file.as_str()]).collect();
-    let said = world.start_in_vain(&name, &arguments);
-    assert!(said.contains(&words), "{said}");
+    let message = world.refused_start(&name, &arguments);
+    assert!(message.contains(&words), "{message}");
 }

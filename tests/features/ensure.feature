@@ -1,6 +1,6 @@
-Feature: session::ensure makes a session under a chosen id, once
+Feature: session::ensure creates a session with a given id, once
 
-  # Prevents: callers with ids of their own having to ask first whether their session exists.
+  # Prevents: clients having to check first whether their session exists.
   Scenario: A missing session is created
     When I call "session::ensure" with {"session_id": "chat-1", "title": "Plan", "description": "d", "metadata": {"team": "a"}}
     Then it answers exactly:
@@ -13,10 +13,10 @@ Feature: session::ensure makes a session under a chosen id, once
         }
       }
       """
-    And this event fired, with nothing more in it: session::created {"session_id": "chat-1", "title": "Plan", "description": "d", "status": "idle", "created_at": "<t>"}
+    And exactly this event fired: session::created {"session_id": "chat-1", "title": "Plan", "description": "d", "status": "idle", "created_at": "<t>"}
     And reading "session::get" with {"session_id": "chat-1"} answers {"meta": {"title": "Plan", "created_at": "<t>"}}
 
-  # Prevents: an ensure at every start of a program overwriting what users changed since, or waking subscribers.
+  # Prevents: an ensure at every program start overwriting later changes, or firing events.
   Scenario: An existing session is only read
     Given a session "chat-1" with {"title": "Old", "metadata": {"team": "a"}}
     When I call "session::ensure" with {"session_id": "chat-1", "title": "New", "description": "new", "metadata": {"team": "b"}}
@@ -24,21 +24,21 @@ Feature: session::ensure makes a session under a chosen id, once
     And no event fired
     And nothing changed
 
-  # Prevents: a session nobody can name.
+  # Prevents: a session with an empty id.
   Scenario: An empty id is refused
     When I call "session::ensure" with {"session_id": ""}
     Then it fails with "session/invalid_request", saying "session_id"
     And no event fired
     And reading "session::list" with {} answers {"sessions": []}
 
-  # Prevents: an id being made up where the caller forgot one.
+  # Prevents: an id being generated for a request without one.
   Scenario: A missing id is refused
     When I call "session::ensure" with {"title": "x"}
     Then it fails with "session/invalid_request", saying "session_id"
     And no event fired
     And reading "session::list" with {} answers {"sessions": []}
 
-  # Prevents: an id becoming a path, or being cleaned into another id.
+  # Prevents: an id being used as a path, or normalised to another id.
   Scenario: An id may look like a path
     When I call "session::ensure" with {"session_id": "../escape/chat 42:?"}
     Then it answers {"session_id": "../escape/chat 42:?", "created": true}
@@ -47,7 +47,7 @@ Feature: session::ensure makes a session under a chosen id, once
     And reading "session::get" with {"session_id": "../escape/chat 42:?"} answers {"meta": {"session_id": "../escape/chat 42:?"}}
     And reading "session::get" with {"session_id": "escape/chat 42:?"} answers null
 
-  # Prevents: ids that differ only in case, composition or an invisible character being mixed up.
+  # Prevents: ids that differ only in case, Unicode composition or an invisible character being treated as equal.
   Scenario: Ids that look alike are different ids
     Given a session "chat"
     When I call "session::ensure" with {"session_id": "chat\u0000"}
@@ -58,7 +58,7 @@ Feature: session::ensure makes a session under a chosen id, once
     And reading "session::get" with {"session_id": "cha"} answers null
     And reading "session::list" with {"order": "created_asc"} answers {"sessions": [{"session_id": "chat"}, {"session_id": "chat\u0000"}]}
 
-  # Prevents: emoji, or text in any script, not being good enough for an id.
+  # Prevents: ids with emoji or in any script being refused.
   Scenario: An id may be any Unicode
     When I call "session::ensure" with {"session_id": "🦀 сессия 会話 %2e%2e"}
     Then it answers {"session_id": "🦀 сессия 会話 %2e%2e", "created": true}
@@ -66,7 +66,7 @@ Feature: session::ensure makes a session under a chosen id, once
       | session::created | {"session_id": "🦀 сессия 会話 %2e%2e"} |
     And reading "session::get" with {"session_id": "🦀 сессия 会話 %2e%2e"} answers {"meta": {"session_id": "🦀 сессия 会話 %2e%2e"}}
 
-  # Prevents: an ensured session losing what was said in it.
+  # Prevents: a second ensure removing the transcript.
   Scenario: Ensuring again keeps the transcript
     Given a session "s"
     And "s" holds the messages "a", "b"

@@ -1,7 +1,7 @@
 @jsonl
 Feature: The fs adapter keeps one JSONL file per session
 
-  # Prevents: files that the upstream program, or a person with an editor, cannot read.
+  # Prevents: files that the upstream program or a person cannot read.
   Scenario: The records are meta, entry and leaf
     Given a session "s" with {"title": "T"}
     And "s" holds the messages "a"
@@ -19,8 +19,8 @@ Feature: The fs adapter keeps one JSONL file per session
       ]
       """
 
-  # Prevents: an id leaving the data directory, or two ids sharing a file.
-  Scenario: Bytes outside the plain ones are encoded in the name
+  # Prevents: an id escaping the data directory, or two ids sharing a file.
+  Scenario: Special characters are encoded in the file name
     Given a session "../escape/chat 42:?"
     And a session "plain_A-1.b"
     When I call "session::ensure" with {"session_id": "é%"}
@@ -28,7 +28,7 @@ Feature: The fs adapter keeps one JSONL file per session
     And 1 "session::created" event fired and no other
     And the data directory holds exactly the files "%C3%A9%25.jsonl", "..%2Fescape%2Fchat%2042%3A%3F.jsonl", "plain_A-1.b.jsonl"
 
-  # Prevents: the file of a deleted session staying behind and rising again.
+  # Prevents: the file of a deleted session remaining and being loaded again.
   Scenario: A deleted session has no file
     Given a session "s"
     And a session "t"
@@ -37,8 +37,8 @@ Feature: The fs adapter keeps one JSONL file per session
     And 1 "session::deleted" event fired and no other
     And the data directory holds exactly the files "t.jsonl"
 
-  # Prevents: an id whose file no file system could hold failing as if the disk were broken.
-  Scenario: An id that makes too long a file name is refused clearly
+  # Prevents: an id with a too long file name failing with an I/O error.
+  Scenario: An id with a too long file name is refused
     When I call "session::ensure" with {"session_id": "<text:300>"}
     Then it fails with "session/invalid_request", saying "session_id"
     And no event fired
@@ -65,19 +65,19 @@ Feature: The fs adapter keeps one JSONL file per session
     And reading "session::get" with {"session_id": "chat 1"} answers {"meta": {"title": "Old", "message_count": 1, "created_at": 100}}
     And reading "session::get-message" with {"session_id": "chat 1", "entry_id": "e_1"} answers {"entry": {"revision": 1}}
 
-  # Prevents: a crash in the middle of a write taking the session down with it.
+  # Prevents: a crash in the middle of a write making the session unreadable.
   Scenario: A torn last line is skipped
     Given a session "s"
     And "s" holds the messages "a", "b"
     And the node is stopped
     And the end of the file "s.jsonl" is {"type":"entry","entry":{"kind":"mess
     When the node starts again
-    Then everything is as it was
+    Then the restart changed nothing
     And no event fired
     And the transcript of "s" is "a", "b"
 
-  # Prevents: what is written after a torn line being glued to it and lost with it.
-  Scenario: After a torn line the session goes on
+  # Prevents: the next record being appended to a torn line and lost with it.
+  Scenario: After a torn line the session can be written
     Given a session "s"
     And "s" holds the messages "a"
     And the node is stopped
@@ -90,8 +90,8 @@ Feature: The fs adapter keeps one JSONL file per session
     And no event fired
     And nothing changed
 
-  # Prevents: one bad line taking other entries, or other sessions, down.
-  Scenario: A damaged line costs only itself
+  # Prevents: one damaged line making other entries or sessions unreadable.
+  Scenario: A damaged line does not affect other lines
     Given a session "s"
     And a session "t"
     And "s" holds the messages "a"
@@ -108,7 +108,7 @@ Feature: The fs adapter keeps one JSONL file per session
     And the transcript of "t" is "x"
 
   # Prevents: a stray file stopping the node from starting.
-  Scenario: A file that is no session is left alone
+  Scenario: A file that is not a session is ignored
     Given a session "s"
     And the node is stopped
     And the file "notes.txt" says:
@@ -119,6 +119,6 @@ Feature: The fs adapter keeps one JSONL file per session
       """
       """
     When the node starts again
-    Then everything is as it was
+    Then the restart changed nothing
     And no event fired
     And reading "session::list" with {} answers {"sessions": [{"session_id": "s"}]}

@@ -1,7 +1,7 @@
-Feature: session::fork copies a history into a session of its own
+Feature: session::fork copies a path into a new session
 
-  # Prevents: a copy that shares ids with its source, or is announced entry by entry.
-  Scenario: The path up to an entry is copied under fresh ids
+  # Prevents: a copy that shares ids with its source, or fires an event per entry.
+  Scenario: The path up to an entry is copied with new ids
     Given a session "s" with {"title": "Plan", "description": "d", "metadata": {"team": "a"}}
     And "s" holds the messages "a", "b", "c"
     When I call "session::fork" with {"session_id": "s", "entry_id": "b"}
@@ -16,7 +16,7 @@ Feature: session::fork copies a history into a session of its own
       }
       """
     And "<f>" is a minted session id
-    And this event fired, with nothing more in it: session::created {"session_id": "<f>", "title": "Plan", "description": "d", "status": "idle", "forked_from": "s", "created_at": "<t>"}
+    And exactly this event fired: session::created {"session_id": "<f>", "title": "Plan", "description": "d", "status": "idle", "forked_from": "s", "created_at": "<t>"}
     And reading "session::messages" with {"session_id": "<f>"} answers {"messages": [{"entry_id": "<fa>", "message": "<user:a>"}, {"entry_id": "<fb>", "message": "<user:b>"}]}
     And "<fa>" is a minted entry id
     And "<fa>" and "<fb>" are different
@@ -24,11 +24,11 @@ Feature: session::fork copies a history into a session of its own
     And reading "session::get-message" with {"session_id": "<f>", "entry_id": "<fb>"} answers {"entry": {"parent_id": "<fa>"}}
     And reading "session::store::get-active-leaf" with {"session_id": "<f>"} answers {"entry_id": "<fb>"}
 
-  # Prevents: a fork changing what it was made from.
-  Scenario: The source stays as it was
+  # Prevents: a fork changing its source.
+  Scenario: The source is unchanged
     Given a session "s"
     And "s" holds the messages "a", "b", "c"
-    And I asked "session::get" with {"session_id": "s"} and was told {"meta": {"updated_at": "<u>"}}
+    And calling "session::get" with {"session_id": "s"} answered {"meta": {"updated_at": "<u>"}}
     When I call "session::fork" with {"session_id": "s", "entry_id": "a"}
     Then it answers {"session_id": "<f>"}
     And these events fired:
@@ -36,7 +36,7 @@ Feature: session::fork copies a history into a session of its own
     And the transcript of "s" is "a", "b", "c"
     And reading "session::get" with {"session_id": "s"} answers {"meta": {"message_count": 3, "updated_at": "<u>", "forked_from": "<absent>"}}
 
-  # Prevents: a fork nobody can tell from its source.
+  # Prevents: a fork that cannot be distinguished from its source.
   Scenario: A fork may have a title of its own
     Given a session "s" with {"title": "Plan"}
     And "s" holds the messages "a"
@@ -47,7 +47,7 @@ Feature: session::fork copies a history into a session of its own
     And reading "session::get" with {"session_id": "<f>"} answers {"meta": {"title": "Plan B"}}
     And reading "session::get" with {"session_id": "s"} answers {"meta": {"title": "Plan"}}
 
-  # Prevents: a copy that inherits how its source ended.
+  # Prevents: a fork inheriting the status of its source.
   Scenario: A fork starts idle
     Given a session "s"
     And "s" holds the messages "a"
@@ -58,10 +58,10 @@ Feature: session::fork copies a history into a session of its own
       | session::created | {"session_id": "<f>", "status": "idle"} |
     And reading "session::get" with {"session_id": "<f>"} answers {"meta": {"status": "idle", "status_reason": "<absent>"}}
 
-  # Prevents: history that claims to have happened when it was copied.
+  # Prevents: copied entries getting the time of the copy.
   Scenario: Entries keep their time and origin and start at revision 0
     Given a session "s"
-    And I asked "session::append" with {"session_id": "s", "entry_id": "a", "message": "<user:old>", "origin": {"n": 1}} and was told {"timestamp": "<then>"}
+    And calling "session::append" with {"session_id": "s", "entry_id": "a", "message": "<user:old>", "origin": {"n": 1}} answered {"timestamp": "<then>"}
     And I called "session::update-message" with {"session_id": "s", "entry_id": "a", "content": "<content:new>"}
     When I call "session::fork" with {"session_id": "s", "entry_id": "a"}
     Then it answers {"session_id": "<f>", "meta": {"created_at": "<after then>"}}
@@ -69,11 +69,11 @@ Feature: session::fork copies a history into a session of its own
       | session::created | {"session_id": "<f>"} |
     And reading "session::store::list-entries" with {"session_id": "<f>"} answers {"entries": [{"timestamp": "<then>", "revision": 0, "origin": {"n": 1}, "message": "<user:new>"}]}
 
-  # Prevents: two sessions that are secretly one.
-  Scenario: Writing to the fork leaves the source alone
+  # Prevents: writes to a fork changing its source.
+  Scenario: Writing to the fork does not change the source
     Given a session "s"
     And "s" holds the messages "a", "b"
-    And I asked "session::fork" with {"session_id": "s", "entry_id": "b"} and was told {"session_id": "<f>"}
+    And calling "session::fork" with {"session_id": "s", "entry_id": "b"} answered {"session_id": "<f>"}
     When I call "session::append" with {"session_id": "<f>", "entry_id": "mine", "message": "<user:x>"}
     Then it answers {"entry_id": "mine"}
     And these events fired:
@@ -82,18 +82,18 @@ Feature: session::fork copies a history into a session of its own
     And reading "session::get-message" with {"session_id": "s", "entry_id": "mine"} answers null
     And reading "session::get" with {"session_id": "<f>"} answers {"meta": {"message_count": 3}}
 
-  # Prevents: the same, the other way round.
-  Scenario: Writing to the source leaves the fork alone
+  # Prevents: writes to the source changing the fork.
+  Scenario: Writing to the source does not change the fork
     Given a session "s"
     And "s" holds the messages "a"
-    And I asked "session::fork" with {"session_id": "s", "entry_id": "a"} and was told {"session_id": "<f>"}
+    And calling "session::fork" with {"session_id": "s", "entry_id": "a"} answered {"session_id": "<f>"}
     When I call "session::update-message" with {"session_id": "s", "entry_id": "a", "content": "<content:changed>"}
     Then it answers {"updated": true, "revision": 1}
     And these events fired:
       | session::message-updated | {"session_id": "s", "entry_id": "a"} |
     And reading "session::messages" with {"session_id": "<f>"} answers {"messages": [{"message": "<user:a>"}]}
 
-  # Prevents: bookkeeping falling out of a copy, or being counted in it.
+  # Prevents: custom entries missing in a copy, or being counted as messages.
   Scenario: Custom entries are copied and not counted
     Given a session "s"
     And "s" holds the messages "a"
@@ -105,7 +105,7 @@ Feature: session::fork copies a history into a session of its own
       | session::created | {"session_id": "<f>"} |
     And reading "session::messages" with {"session_id": "<f>", "include_custom": true} answers {"messages": [{"message": "<user:a>"}, {"custom": {"custom_type": "mark", "data": 1}}, {"message": "<user:b>"}]}
 
-  # Prevents: a fork that can only be made where a message stands.
+  # Prevents: a fork that can end only at a message.
   Scenario: A fork may end at a custom entry
     Given a session "s"
     And "s" holds the messages "a"
@@ -117,7 +117,7 @@ Feature: session::fork copies a history into a session of its own
     And reading "session::store::list-entries" with {"session_id": "<f>"} answers {"entries": [{"kind": "message"}, {"kind": "custom", "id": "<c>"}]}
     And reading "session::store::get-active-leaf" with {"session_id": "<f>"} answers {"entry_id": "<c>"}
 
-  # Prevents: a compaction record in the copy pointing into the source.
+  # Prevents: a compaction record in the copy referring to an entry of the source.
   Scenario: A compaction record names the copied entry
     Given a session "s"
     And "s" holds the messages "a", "b"
@@ -136,8 +136,8 @@ Feature: session::fork copies a history into a session of its own
       """
     And reading "session::get-message" with {"session_id": "s", "entry_id": "c"} answers {"entry": {"data": {"tail_start_entry_id": "b"}}}
 
-  # Prevents: an id that was not copied being replaced by something that does not exist.
-  Scenario: A compaction record about an entry off the path stays as it is
+  # Prevents: the id of an entry that was not copied being replaced by an unknown one.
+  Scenario: A compaction record about an entry off the path is unchanged
     Given a session "s"
     And "s" holds the messages "a", "b"
     And I called "session::append" with {"session_id": "s", "entry_id": "c", "parent_id": "a", "custom": {"custom_type": "compaction", "data": {"tail_start_entry_id": "b"}}}
@@ -147,7 +147,7 @@ Feature: session::fork copies a history into a session of its own
       | session::created | {"session_id": "<f>"} |
     And reading "session::messages" with {"session_id": "<f>", "include_custom": true} answers {"messages": [{"message": "<user:a>"}, {"custom": {"data": {"tail_start_entry_id": "b"}}}]}
 
-  # Prevents: the data of apps that happen to use the same key being rewritten.
+  # Prevents: data of applications that use the same key being rewritten.
   Scenario: Only compaction records are rewritten
     Given a session "s"
     And "s" holds the messages "a"
@@ -158,8 +158,8 @@ Feature: session::fork copies a history into a session of its own
       | session::created | {"session_id": "<f>"} |
     And reading "session::messages" with {"session_id": "<f>", "include_custom": true} answers {"messages": ["<any>", {"custom": {"data": {"tail_start_entry_id": "a"}}}]}
 
-  # Prevents: a fork that only works on the active path.
-  Scenario: A branch that was left can be forked
+  # Prevents: a fork that works only on the active path.
+  Scenario: An abandoned branch can be forked
     Given a session "s"
     And "s" holds the messages "a", "b"
     And I called "session::append" with {"session_id": "s", "entry_id": "x", "parent_id": "a", "message": "<user:x>"}
@@ -170,12 +170,12 @@ Feature: session::fork copies a history into a session of its own
     And reading "session::messages" with {"session_id": "<f>"} answers {"messages": [{"message": "<user:a>"}, {"message": "<user:b>"}]}
     And the transcript of "s" is "a", "x"
 
-  # Prevents: the origin of a copy of a copy being confused.
+  # Prevents: a fork of a fork naming the wrong source.
   Scenario: A fork can be forked
     Given a session "s"
     And "s" holds the messages "a", "b"
-    And I asked "session::fork" with {"session_id": "s", "entry_id": "b"} and was told {"session_id": "<f>"}
-    And I asked "session::store::get-active-leaf" with {"session_id": "<f>"} and was told {"entry_id": "<leaf>"}
+    And calling "session::fork" with {"session_id": "s", "entry_id": "b"} answered {"session_id": "<f>"}
+    And calling "session::store::get-active-leaf" with {"session_id": "<f>"} answered {"entry_id": "<leaf>"}
     When I call "session::fork" with {"session_id": "<f>", "entry_id": "<leaf>"}
     Then it answers {"session_id": "<g>", "meta": {"forked_from": "<f>", "message_count": 2}}
     And "<f>" and "<g>" are different
@@ -183,7 +183,7 @@ Feature: session::fork copies a history into a session of its own
       | session::created | {"session_id": "<g>", "forked_from": "<f>"} |
     And reading "session::messages" with {"session_id": "<g>"} answers {"messages": [{"message": "<user:a>"}, {"message": "<user:b>"}]}
 
-  # Prevents: a copy of an entry that is not there.
+  # Prevents: a fork at an entry that does not exist.
   Scenario: An unknown entry is an error
     Given a session "s"
     And "s" holds the messages "a"
@@ -192,7 +192,7 @@ Feature: session::fork copies a history into a session of its own
     And no event fired
     And nothing changed
 
-  # Prevents: a copy of a session that is not there.
+  # Prevents: a fork of a session that does not exist.
   Scenario: An unknown session is an error
     When I call "session::fork" with {"session_id": "nobody", "entry_id": "a"}
     Then it fails with "session/not_found"

@@ -1,17 +1,17 @@
 Feature: session::get-message reads one entry
 
-  # Prevents: an entry that comes back without its place, its time or its revision.
-  Scenario: A message is read whole
+  # Prevents: an entry without its parent, time or revision.
+  Scenario: A message is read complete
     Given a session "s"
     And "s" holds the messages "a"
-    And I asked "session::append" with {"session_id": "s", "entry_id": "b", "message": "<assistant:hi>", "origin": {"n": 1}} and was told {"timestamp": "<then>"}
+    And calling "session::append" with {"session_id": "s", "entry_id": "b", "message": "<assistant:hi>", "origin": {"n": 1}} answered {"timestamp": "<then>"}
     When I call "session::get-message" with {"session_id": "s", "entry_id": "b"}
     Then it answers exactly {"entry": {"kind": "message", "id": "b", "parent_id": "a", "timestamp": "<then>", "revision": 0, "origin": {"n": 1}, "message": "<assistant:hi>"}}
     And no event fired
     And nothing changed
 
-  # Prevents: bookkeeping that can be written but not read.
-  Scenario: A custom entry is read as what it is
+  # Prevents: custom entries that can be written but not read.
+  Scenario: A custom entry can be read
     Given a session "s"
     And I called "session::append" with {"session_id": "s", "entry_id": "c", "custom": {"custom_type": "mark", "data": {"n": 1}}}
     When I call "session::get-message" with {"session_id": "s", "entry_id": "c"}
@@ -19,7 +19,7 @@ Feature: session::get-message reads one entry
     And no event fired
     And nothing changed
 
-  # Prevents: readers having to tell an error from an absence.
+  # Prevents: readers having to distinguish an error from an absent value.
   Scenario: An unknown entry is null
     Given a session "s"
     And "s" holds the messages "a"
@@ -28,7 +28,7 @@ Feature: session::get-message reads one entry
     And no event fired
     And nothing changed
 
-  # Prevents: the same, one level up.
+  # Prevents: the same for an unknown session.
   Scenario: An unknown session is null
     When I call "session::get-message" with {"session_id": "nobody", "entry_id": "a"}
     Then it answers null
@@ -45,8 +45,8 @@ Feature: session::get-message reads one entry
     And no event fired
     And nothing changed
 
-  # Prevents: entries off the active path being out of reach.
-  Scenario: An entry on an abandoned branch is still there
+  # Prevents: entries off the active path being unreadable.
+  Scenario: An entry on an abandoned branch can be read
     Given a session "s"
     And "s" holds the messages "a", "b"
     And I called "session::append" with {"session_id": "s", "entry_id": "x", "parent_id": "a", "message": "<user:x>"}
@@ -55,7 +55,7 @@ Feature: session::get-message reads one entry
     And no event fired
     And nothing changed
 
-  # Prevents: a reader seeing yesterday's words after an update was answered.
+  # Prevents: a reader getting the old content after an acknowledged update.
   Scenario: The latest revision is read
     Given a session "s"
     And "s" holds the messages "a"
@@ -65,7 +65,7 @@ Feature: session::get-message reads one entry
     And no event fired
     And nothing changed
 
-  # Prevents: a forgotten field being read as an absence.
+  # Prevents: a missing field being treated as an absent entry.
   Scenario: A request without an entry id is refused
     Given a session "s"
     When I call "session::get-message" with {"session_id": "s"}

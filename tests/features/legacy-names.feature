@@ -60,7 +60,7 @@ Feature: The names of version 0.1.2 still answer
     And reading "session::store::list_entries" with {"session_id": "s"} answers {"entries": [{"id": "a"}]}
     And reading "session::store::list_metas" with {} answers {"metas": [{"session_id": "s"}]}
 
-  # Prevents: a bridge of the older version not being able to clean up or to tell.
+  # Prevents: a bridge of the older version not being able to delete or to publish events.
   Scenario: The rest of the store protocol
     Given a session "s"
     And "s" holds the messages "a"
@@ -74,7 +74,7 @@ Feature: The names of version 0.1.2 still answer
     And reading "session::get" with {"session_id": "s"} answers null
     And reading "session::store::list-entries" with {"session_id": "s"} answers {"entries": []}
 
-  # Prevents: the operational functions being forgotten.
+  # Prevents: the operational functions missing their older names.
   Scenario: config_status and on_config_change
     Given I called "session::on_config_change" with {}
     When I call "session::config_status" with {}
@@ -82,7 +82,7 @@ Feature: The names of version 0.1.2 still answer
     And no event fired
     And nothing changed
 
-  # Prevents: a switch that does nothing.
+  # Prevents: a setting without an effect.
   Scenario: The older names can be switched off
     Given a session "s"
     And legacy names are switched off
@@ -91,7 +91,7 @@ Feature: The names of version 0.1.2 still answer
     And no event fired
     And nothing changed
 
-  # Prevents: the switch taking today's names along.
+  # Prevents: the setting disabling today's names too.
   Scenario: Today's names answer with the older ones switched off
     Given a session "s"
     And legacy names are switched off
@@ -101,8 +101,8 @@ Feature: The names of version 0.1.2 still answer
       | session::meta-updated | {"session_id": "s"} |
     And reading "session::get" with {"session_id": "s"} answers {"meta": {"title": "T"}}
 
-  # Prevents: names that are neither today's nor the older ones answering by chance.
-  Scenario: A mixture of both spellings is nobody's name
+  # Prevents: names that are neither today's nor the older ones being accepted.
+  Scenario: A mixture of both spellings is not accepted
     Given a session "s"
     When I call "session::store::set_active-leaf" with {"session_id": "s", "entry_id": "a"}
     Then there is no such function

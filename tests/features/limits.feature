@@ -1,4 +1,4 @@
-Feature: Too large, too deep, too many is a clear refusal
+Feature: Input that is too large, too deep or too long is refused
 
   # Prevents: keys of the store growing without bound.
   Scenario: An id that is too long
@@ -8,7 +8,7 @@ Feature: Too large, too deep, too many is a clear refusal
     And reading "session::list" with {} answers {"sessions": []}
 
   @not-jsonl
-  # Prevents: a bound that is off by one, or a store that cannot hold what the door lets in.
+  # Prevents: a limit that is off by one, or a store that cannot hold what is accepted.
   Scenario: The longest id works
     When I call "session::ensure" with {"session_id": "<text:1024>"}
     Then it answers {"created": true, "session_id": "<s>"}
@@ -20,9 +20,9 @@ Feature: Too large, too deep, too many is a clear refusal
   # Prevents: the same for entries.
   Scenario: The longest entry id works, and pages through it
     Given a session "s"
-    And I asked "session::append" with {"session_id": "s", "entry_id": "<text:1024>", "message": "<user:a>"} and was told {"entry_id": "<e>"}
-    And I asked "session::append" with {"session_id": "s", "entry_id": "b", "message": "<user:b>"} and was told {"parent_id": "<e>"}
-    And I asked "session::messages" with {"session_id": "s", "limit": 1} and was told {"messages": [{"entry_id": "<e>"}], "next_cursor": "<c>"}
+    And calling "session::append" with {"session_id": "s", "entry_id": "<text:1024>", "message": "<user:a>"} answered {"entry_id": "<e>"}
+    And calling "session::append" with {"session_id": "s", "entry_id": "b", "message": "<user:b>"} answered {"parent_id": "<e>"}
+    And calling "session::messages" with {"session_id": "s", "limit": 1} answered {"messages": [{"entry_id": "<e>"}], "next_cursor": "<c>"}
     When I call "session::messages" with {"session_id": "s", "limit": 1, "cursor": "<c>"}
     Then it lists "b"
     And no event fired
@@ -36,7 +36,7 @@ Feature: Too large, too deep, too many is a clear refusal
     And no event fired
     And nothing changed
 
-  # Prevents: an entry nobody can name.
+  # Prevents: an entry with an empty id.
   Scenario: An entry id that is empty
     Given a session "s"
     When I call "session::append" with {"session_id": "s", "entry_id": "", "message": "<user:a>"}
@@ -44,7 +44,7 @@ Feature: Too large, too deep, too many is a clear refusal
     And no event fired
     And nothing changed
 
-  # Prevents: a list whose every page carries a novel.
+  # Prevents: list pages with huge titles.
   Scenario: A title that is too long
     Given a session "s"
     When I call "session::set-meta" with {"session_id": "s", "title": "<text:65537>"}
@@ -59,7 +59,7 @@ Feature: Too large, too deep, too many is a clear refusal
     And no event fired
     And reading "session::list" with {} answers {"sessions": []}
 
-  # Prevents: a bound that is off by one, or an index that cannot hold what the door lets in.
+  # Prevents: a limit that is off by one, or an index that cannot hold what is accepted.
   Scenario: Metadata with as many keys as allowed
     When I call "session::create" with {"metadata": "<keys:256>"}
     Then it answers {"session_id": "<s>", "meta": {"metadata": "<keys:256>"}}
@@ -67,7 +67,7 @@ Feature: Too large, too deep, too many is a clear refusal
       | session::created | {"session_id": "<s>"} |
     And reading "session::list" with {"metadata": {"k0": 0, "k255": 255}} answers {"sessions": [{"session_id": "<s>"}]}
 
-  # Prevents: metadata compared on every event being megabytes large.
+  # Prevents: huge metadata, which is compared on every event.
   Scenario: Metadata that is too large
     Given a session "s"
     When I call "session::set-meta" with {"session_id": "s", "metadata": {"k": "<text:65536>"}}
@@ -75,7 +75,7 @@ Feature: Too large, too deep, too many is a clear refusal
     And no event fired
     And nothing changed
 
-  # Prevents: a correlation that is larger than the message it belongs to.
+  # Prevents: an origin that is larger than its message.
   Scenario: An origin that is too large
     Given a session "s"
     When I call "session::append" with {"session_id": "s", "message": "<user:a>", "origin": {"k": "<text:65536>"}}
@@ -83,7 +83,7 @@ Feature: Too large, too deep, too many is a clear refusal
     And no event fired
     And nothing changed
 
-  # Prevents: a deep document overflowing the stack of whoever reads it.
+  # Prevents: a deep document overflowing the stack of a reader.
   Scenario: Content nested two thousand deep
     Given a session "s"
     When I call "session::append" with {"session_id": "s", "custom": {"custom_type": "x", "data": "<nested:2000>"}}
@@ -91,16 +91,16 @@ Feature: Too large, too deep, too many is a clear refusal
     And no event fired
     And nothing changed
 
-  # Prevents: depth slipping in through a field nobody reads.
-  Scenario: Depth in an unknown field counts as well
+  # Prevents: deep values in an unknown field being accepted.
+  Scenario: Depth in an unknown field counts too
     Given a session "s"
     When I call "session::delete" with {"session_id": "s", "unknown": "<nested:2000>"}
     Then it fails with "session/invalid_request", saying "deep"
     And no event fired
     And nothing changed
 
-  # Prevents: what was accepted not being readable again.
-  Scenario: Content nested a hundred deep comes back
+  # Prevents: accepted content that cannot be read back.
+  Scenario: Content nested a hundred deep is read back
     Given a session "s"
     When I call "session::append" with {"session_id": "s", "entry_id": "a", "custom": {"custom_type": "x", "data": "<nested:100>"}}
     Then it answers {"entry_id": "a"}
@@ -108,7 +108,7 @@ Feature: Too large, too deep, too many is a clear refusal
       | session::message-added | {"entry_id": "a", "custom": {"data": "<nested:100>"}} |
     And reading "session::get-message" with {"session_id": "s", "entry_id": "a"} answers {"entry": {"data": "<nested:100>"}}
 
-  # Prevents: one batch filling the log in one step.
+  # Prevents: one batch being too large for the log.
   Scenario: A batch that is too long
     Given a session "s"
     When I call "session::append-many" with {"session_id": "s", "messages": "<messages:1001>"}
@@ -116,7 +116,7 @@ Feature: Too large, too deep, too many is a clear refusal
     And no event fired
     And nothing changed
 
-  # Prevents: a bound that is off by one, or a page that cannot carry what a batch can.
+  # Prevents: a limit that is off by one, or a page that cannot hold a whole batch.
   Scenario: The longest batch works
     Given a session "s"
     When I call "session::append-many" with {"session_id": "s", "messages": "<messages:1000>"}
@@ -125,7 +125,7 @@ Feature: Too large, too deep, too many is a clear refusal
     And reading "session::get" with {"session_id": "s"} answers {"meta": {"message_count": 1000}}
     And reading "session::store::get-active-leaf" with {"session_id": "s"} answers {"entry_id": "<last>"}
 
-  # Prevents: a message that no frame could carry back.
+  # Prevents: a message that is too large for a response.
   Scenario: A message that is too large
     Given a session "s"
     When I call "session::append" with {"session_id": "s", "message": {"role": "user", "timestamp": 1, "content": [{"type": "text", "text": "<text:16777216>"}]}}
@@ -133,15 +133,15 @@ Feature: Too large, too deep, too many is a clear refusal
     And no event fired
     And nothing changed
 
-  # Prevents: a large message, well within bounds, getting lost between door and disk.
-  Scenario: A message of a megabyte comes back whole
+  # Prevents: a large message within the limits being lost.
+  Scenario: A message of a megabyte is read back complete
     Given a session "s"
     When I call "session::append" with {"session_id": "s", "entry_id": "a", "message": {"role": "user", "timestamp": 1, "content": [{"type": "text", "text": "<text:1000000>"}]}}
     Then it answers {"entry_id": "a"}
     And 1 "session::message-added" event fired and no other
     And reading "session::get-message" with {"session_id": "s", "entry_id": "a"} answers {"entry": {"message": {"content": [{"text": "<text:1000000>"}]}}}
 
-  # Prevents: a cursor that nobody handed out filling memory.
+  # Prevents: a forged cursor taking much memory.
   Scenario: A cursor that is too long
     Given a session "s"
     When I call "session::list" with {"cursor": "<text:10000>"}
@@ -149,7 +149,7 @@ Feature: Too large, too deep, too many is a clear refusal
     And no event fired
     And nothing changed
 
-  # Prevents: an error that quotes a megabyte back.
+  # Prevents: an error that quotes a megabyte of input.
   Scenario: An error stays short
     Given a session "s"
     When I call "session::set-status" with {"session_id": "s", "status": "<text:1000000>"}

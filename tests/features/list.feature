@@ -7,7 +7,7 @@ Feature: session::list pages through sessions
     And no event fired
     And nothing changed
 
-  # Prevents: the session that was touched last not standing at the top of a user's list.
+  # Prevents: the session that was updated last not being first.
   Scenario: Without an order the session updated last comes first
     Given a session "a"
     And a session "b"
@@ -18,7 +18,7 @@ Feature: session::list pages through sessions
     And no event fired
     And nothing changed
 
-  # Prevents: updates reordering a list that is sorted by birth.
+  # Prevents: updates changing the order of a list by creation time.
   Scenario: Oldest first
     Given a session "b"
     And a session "a"
@@ -28,7 +28,7 @@ Feature: session::list pages through sessions
     And no event fired
     And nothing changed
 
-  # Prevents: the newest session hiding at the end.
+  # Prevents: the newest session being last.
   Scenario: Newest first
     Given a session "b"
     And a session "a"
@@ -39,7 +39,7 @@ Feature: session::list pages through sessions
     And no event fired
     And nothing changed
 
-  # Prevents: sessions of one moment changing places between two readings.
+  # Prevents: sessions with the same time changing their order between two reads.
   Scenario: Ties break by session id, in every order
     Given I called "session::store::put-meta" with {"meta": {"session_id": "y", "title": "", "description": "", "status": "idle", "message_count": 0, "created_at": 5, "updated_at": 9}}
     And I called "session::store::put-meta" with {"meta": {"session_id": "x", "title": "", "description": "", "status": "idle", "message_count": 0, "created_at": 5, "updated_at": 9}}
@@ -63,7 +63,7 @@ Feature: session::list pages through sessions
     And reading "session::list" with {"status": "done"} answers {"sessions": []}
 
   # Prevents: a session staying in the list of a status it has left.
-  Scenario: A status that changed takes its session along
+  Scenario: A session moves with its status
     Given a session "a"
     And I called "session::set-status" with {"session_id": "a", "status": "working"}
     And I called "session::set-status" with {"session_id": "a", "status": "done"}
@@ -92,8 +92,8 @@ Feature: session::list pages through sessions
     And no event fired
     And nothing changed
 
-  # Prevents: status and metadata being alternatives.
-  Scenario: Status and metadata are joined by and
+  # Prevents: status and metadata being combined by or.
+  Scenario: Status and metadata must both match
     Given a session "a" with {"metadata": {"tenant": "acme"}}
     And a session "b" with {"metadata": {"tenant": "acme"}}
     And a session "c"
@@ -104,7 +104,7 @@ Feature: session::list pages through sessions
     And no event fired
     And nothing changed
 
-  # Prevents: values that merely look alike matching each other.
+  # Prevents: values of different types matching each other.
   Scenario: Values are compared deeply and by type
     Given a session "number" with {"metadata": {"v": 1}}
     And a session "text" with {"metadata": {"v": "1"}}
@@ -117,7 +117,7 @@ Feature: session::list pages through sessions
     And reading "session::list" with {"metadata": {"v": "1"}} answers {"sessions": [{"session_id": "text"}]}
 
   # Prevents: a filter for null matching every session that lacks the key.
-  Scenario: A stored null is a value, a missing key is none
+  Scenario: A stored null is a value, a missing key is not
     Given a session "null" with {"metadata": {"v": null}}
     And a session "other" with {"metadata": {"w": 1}}
     And a session "none"
@@ -135,7 +135,7 @@ Feature: session::list pages through sessions
     And no event fired
     And nothing changed
 
-  # Prevents: a session being found under metadata it had before.
+  # Prevents: a session being found by its old metadata.
   Scenario: Metadata that was replaced no longer matches
     Given a session "a" with {"metadata": {"v": 1, "w": 1}}
     And I called "session::set-meta" with {"session_id": "a", "metadata": {"v": 2}}
@@ -152,8 +152,8 @@ Feature: session::list pages through sessions
     And a session "c"
     And a session "d"
     And a session "e"
-    And I asked "session::list" with {"order": "created_asc", "limit": 2} and was told {"sessions": [{"session_id": "a"}, {"session_id": "b"}], "next_cursor": "<one>"}
-    And I asked "session::list" with {"order": "created_asc", "limit": 2, "cursor": "<one>"} and was told {"sessions": [{"session_id": "c"}, {"session_id": "d"}], "next_cursor": "<two>"}
+    And calling "session::list" with {"order": "created_asc", "limit": 2} answered {"sessions": [{"session_id": "a"}, {"session_id": "b"}], "next_cursor": "<one>"}
+    And calling "session::list" with {"order": "created_asc", "limit": 2, "cursor": "<one>"} answered {"sessions": [{"session_id": "c"}, {"session_id": "d"}], "next_cursor": "<two>"}
     When I call "session::list" with {"order": "created_asc", "limit": 2, "cursor": "<two>"}
     Then it lists "e"
     And it answers {"next_cursor": "<absent>"}
@@ -161,7 +161,7 @@ Feature: session::list pages through sessions
     And nothing changed
 
   # Prevents: a client that follows cursors reading one empty page at the end.
-  Scenario: A last page that is full names no next one
+  Scenario: A last page that is full has no cursor
     Given a session "a"
     And a session "b"
     When I call "session::list" with {"limit": 2}
@@ -169,12 +169,12 @@ Feature: session::list pages through sessions
     And no event fired
     And nothing changed
 
-  # Prevents: a new session pushing a known one onto the next page a second time.
-  Scenario: A session born between two pages does not shift them
+  # Prevents: a new session shifting a known one onto the next page.
+  Scenario: A session created between two pages does not shift them
     Given a session "a"
     And a session "b"
     And a session "c"
-    And I asked "session::list" with {"order": "created_desc", "limit": 2} and was told {"sessions": [{"session_id": "c"}, {"session_id": "b"}], "next_cursor": "<one>"}
+    And calling "session::list" with {"order": "created_desc", "limit": 2} answered {"sessions": [{"session_id": "c"}, {"session_id": "b"}], "next_cursor": "<one>"}
     And a session "d"
     When I call "session::list" with {"order": "created_desc", "limit": 2, "cursor": "<one>"}
     Then it lists "a"
@@ -182,28 +182,28 @@ Feature: session::list pages through sessions
     And nothing changed
 
   # Prevents: the deletion of the session a cursor ended at making the rest unreadable.
-  Scenario: The cursor's session may be gone
+  Scenario: The session of a cursor may be deleted
     Given a session "a"
     And a session "b"
     And a session "c"
-    And I asked "session::list" with {"order": "created_asc", "limit": 2} and was told {"next_cursor": "<one>"}
+    And calling "session::list" with {"order": "created_asc", "limit": 2} answered {"next_cursor": "<one>"}
     And I called "session::delete" with {"session_id": "b"}
     When I call "session::list" with {"order": "created_asc", "limit": 2, "cursor": "<one>"}
     Then it lists "c"
     And no event fired
     And nothing changed
 
-  # Prevents: pages of two different orders being stitched together.
+  # Prevents: a cursor being used with another order.
   Scenario: A cursor is bound to its order
     Given a session "a"
     And a session "b"
-    And I asked "session::list" with {"order": "created_asc", "limit": 1} and was told {"next_cursor": "<one>"}
+    And calling "session::list" with {"order": "created_asc", "limit": 1} answered {"next_cursor": "<one>"}
     When I call "session::list" with {"order": "created_desc", "limit": 1, "cursor": "<one>"}
     Then it fails with "session/invalid_cursor", saying "order"
     And no event fired
     And nothing changed
 
-  # Prevents: garbage being read as "from the beginning".
+  # Prevents: an invalid cursor being treated as "from the beginning".
   Scenario: A malformed cursor is refused
     Given a session "a"
     When I call "session::list" with {"cursor": "page-2"}
@@ -211,17 +211,17 @@ Feature: session::list pages through sessions
     And no event fired
     And nothing changed
 
-  # Prevents: a cursor of a transcript starting a list somewhere.
+  # Prevents: a cursor of a transcript being accepted for a list.
   Scenario: A cursor of session::messages is refused
     Given a session "a"
     And "a" holds the messages "m", "n"
-    And I asked "session::messages" with {"session_id": "a", "limit": 1} and was told {"next_cursor": "<c>"}
+    And calling "session::messages" with {"session_id": "a", "limit": 1} answered {"next_cursor": "<c>"}
     When I call "session::list" with {"cursor": "<c>"}
     Then it fails with "session/invalid_cursor"
     And no event fired
     And nothing changed
 
-  # Prevents: a page so large that it stops the node.
+  # Prevents: a page that is too large for the node.
   Scenario: The limit is clamped at both ends
     Given pages of 2, at most 3
     And a session "a"
@@ -234,8 +234,8 @@ Feature: session::list pages through sessions
     And reading "session::list" with {"order": "created_asc", "limit": 0} answers {"sessions": [{"session_id": "a"}], "next_cursor": "<any>"}
     And reading "session::list" with {"order": "created_asc"} answers {"sessions": [{"session_id": "a"}, {"session_id": "b"}], "next_cursor": "<any>"}
 
-  # Prevents: an order or a status with a typing error being taken for the default.
-  Scenario: Unknown words are refused
+  # Prevents: a mistyped order or status being treated as the default.
+  Scenario: Unknown values are refused
     Given a session "a"
     When I call "session::list" with {"order": "updated_asc"}
     Then it fails with "session/invalid_request", saying "order"
@@ -244,7 +244,7 @@ Feature: session::list pages through sessions
     And reading "session::list" with {"limit": -1} fails with "session/invalid_request"
     And nothing changed
 
-  # Prevents: a deleted session haunting the list, or leaving a hole in a page.
+  # Prevents: a deleted session being listed, or making a page shorter.
   Scenario: A deleted session is not listed
     Given a session "a" with {"metadata": {"v": 1}}
     And a session "b" with {"metadata": {"v": 1}}

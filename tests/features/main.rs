@@ -1,21 +1,23 @@
-//! The features: what each function promises, told as scenarios and run once per store.
+//! The features: scenarios of what each function promises, run once per kind of store.
 //!
-//! Every scenario states what it prevents, and must assert the answer, the events (or that none fired) and the state
-//! read back; one that leaves a duty out, or an event unasserted, fails. `cargo test --test features -- words` runs the
-//! scenarios whose name or file contains the words.
+//! Every scenario states what it prevents. It must assert the answer, the events (or that none fired) and the state
+//! that is read back; a scenario that leaves one of them out fails. `cargo test --test features -- list` runs the
+//! scenarios whose name or file contains "list".
 
+mod concurrency_steps;
+mod configuration_worker;
+mod delayed_proxy;
 mod edge;
+#[path = "../process/empty_bus.rs"]
+mod empty_bus;
 mod engine;
 mod engine_steps;
-mod hearing;
+mod event_recorder;
+mod json_shorthand;
 mod node;
 mod process;
-mod races;
 mod report;
-mod slow_line;
 mod steps;
-mod stored;
-mod words;
 mod world;
 
 use std::path::Path;
@@ -31,18 +33,18 @@ use crate::node::Kind;
 use crate::report::Report;
 use crate::world::{ROUND, World};
 
-/// Where a real engine listens, for the scenarios tagged @engine to run on it as well.
+/// The URL of a real engine. If set, the scenarios tagged @engine run on it too.
 const ENGINE_URL: &str = "III_ENGINE_WS_URL";
 
-/// Several processes each.
+/// Each of them runs several processes.
 const ENGINE_SCENARIOS_AT_ONCE: usize = 2;
 
-/// Each node has threads and files of its own.
+/// Each of them has threads and files.
 const SCENARIOS_AT_ONCE: usize = 8;
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    // Flags are meant for the standard harness, which the other test targets have; tools ask it what it would run.
+    // Tools call every test target with flags of the standard harness, which this one does not have.
     if std::env::args().any(|argument| argument == "--list") {
         return ExitCode::SUCCESS;
     }
@@ -59,7 +61,7 @@ async fn main() -> ExitCode {
     }
     for kind in [Some(EngineKind::Embedded), real_engine()] {
         let Some(kind) = kind else {
-            counts.push(format!("those on an engine skipped, since {ENGINE_URL} is not set"));
+            counts.push(format!("those on a real engine skipped, because {ENGINE_URL} is not set"));
             continue;
         };
         *ENGINE.lock().unwrap() = kind.clone();
@@ -78,7 +80,7 @@ async fn round(kind: Kind, asked: Vec<String>) -> Report {
     let wanted = move |feature: &Feature, scenario: &Scenario| {
         let file = feature.path.as_ref().map(|path| path.to_string_lossy().into_owned()).unwrap_or_default();
         let named = |word: &String| scenario.name.contains(word.as_str()) || file.contains(word.as_str());
-        // The raw store is served where the data lives, and an edge has none.
+        // Only a node that holds data serves the raw store protocol; an edge does not.
         let raw = |step: &Step| step.value.contains("session::store::") && !step.value.contains(STORE_EVENTS);
         let background = feature.background.iter().flat_map(|background| &background.steps);
         if kind.is_edge() && background.chain(&scenario.steps).any(raw) {
@@ -92,11 +94,11 @@ async fn round(kind: Kind, asked: Vec<String>) -> Report {
         .after(|_, _, _, finished, world| {
             Box::pin(async move {
                 if let (cucumber::event::ScenarioFinished::StepPassed, Some(world)) = (finished, world) {
-                    world.leave().await;
+                    world.finish().await;
                 }
             })
         })
-        // Last, since a new writer brings its own options back.
+        // Last, because a new writer resets the options.
         .with_default_cli()
         .filter_run(features, move |feature, _, scenario| wanted(feature, scenario))
         .await
@@ -106,7 +108,7 @@ fn real_engine() -> Option<EngineKind> {
     std::env::var(ENGINE_URL).ok().filter(|url| !url.is_empty()).map(EngineKind::Real)
 }
 
-/// The scenarios tagged @engine. On a real engine one at a time: its configuration is one for all.
+/// The scenarios tagged @engine. On a real engine they run one at a time, because they share its configuration.
 async fn engine_round(kind: EngineKind, asked: Vec<String>) -> Report {
     let features = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/features");
     let (store, at_once) = (kind.name(), if kind == EngineKind::Embedded { ENGINE_SCENARIOS_AT_ONCE } else { 1 });
@@ -122,11 +124,11 @@ async fn engine_round(kind: EngineKind, asked: Vec<String>) -> Report {
         .after(|_, _, _, _, world| {
             Box::pin(async move {
                 if let Some(world) = world {
-                    world.leave().await;
+                    world.finish().await;
                 }
             })
         })
-        // Last, since a new writer brings its own options back.
+        // Last, because a new writer resets the options.
         .with_default_cli()
         .filter_run(features, move |feature, _, scenario| wanted(feature, scenario))
         .await

@@ -1,6 +1,6 @@
 Feature: session::messages pages through a transcript
 
-  # Prevents: a transcript read in another order than it was said, or with fields readers do not know.
+  # Prevents: a transcript in another order than it was written, or with unknown fields.
   Scenario: Oldest first, along the chain of parents
     Given a session "s"
     And "s" holds the messages "a", "b", "c"
@@ -31,7 +31,7 @@ Feature: session::messages pages through a transcript
     And no event fired
     And reading "session::list" with {} answers {"sessions": []}
 
-  # Prevents: bookkeeping reaching a model's context unasked.
+  # Prevents: custom entries reaching a model's context without request.
   Scenario: Custom entries are left out
     Given a session "s"
     And "s" holds the messages "a"
@@ -42,8 +42,8 @@ Feature: session::messages pages through a transcript
     And no event fired
     And nothing changed
 
-  # Prevents: bookkeeping that cannot be read back where it stands.
-  Scenario: Custom entries are shown on request, in their place
+  # Prevents: custom entries that cannot be read back in their position.
+  Scenario: Custom entries are shown on request, in their position
     Given a session "s"
     And "s" holds the messages "a"
     And I called "session::append" with {"session_id": "s", "entry_id": "c", "custom": {"custom_type": "mark", "data": [1]}}
@@ -63,7 +63,7 @@ Feature: session::messages pages through a transcript
   # Prevents: a reader that wants one side of the conversation getting both.
   Scenario: Only some roles
     Given a session "s"
-    And I asked "session::append-many" with {"session_id": "s", "messages": ["<user:1>", "<assistant:2>", "<result:3>", "<note:4>", "<user:5>"]} and was told {"entry_ids": ["<1>", "<2>", "<3>", "<4>", "<5>"]}
+    And calling "session::append-many" with {"session_id": "s", "messages": ["<user:1>", "<assistant:2>", "<result:3>", "<note:4>", "<user:5>"]} answered {"entry_ids": ["<1>", "<2>", "<3>", "<4>", "<5>"]}
     When I call "session::messages" with {"session_id": "s", "roles": ["user", "function_result"]}
     Then it lists "<1>", "<3>", "<5>"
     And no event fired
@@ -81,7 +81,7 @@ Feature: session::messages pages through a transcript
     And no event fired
     And nothing changed
 
-  # Prevents: a branch that was left being lost.
+  # Prevents: an abandoned branch being lost.
   Scenario: The path to any entry can be read
     Given a session "s"
     And "s" holds the messages "a", "b", "c"
@@ -93,7 +93,7 @@ Feature: session::messages pages through a transcript
     And the transcript of "s" is "a", "x"
     And nothing changed
 
-  # Prevents: a path that ends at bookkeeping being unreadable.
+  # Prevents: a path that ends at a custom entry being unreadable.
   Scenario: The path may end at a custom entry
     Given a session "s"
     And "s" holds the messages "a"
@@ -117,15 +117,15 @@ Feature: session::messages pages through a transcript
   Scenario: Pages follow each other without gap or overlap
     Given a session "s"
     And "s" holds the messages "a", "b", "c", "d", "e"
-    And I asked "session::messages" with {"session_id": "s", "limit": 2} and was told {"messages": [{"entry_id": "a"}, {"entry_id": "b"}], "next_cursor": "<one>"}
-    And I asked "session::messages" with {"session_id": "s", "limit": 2, "cursor": "<one>"} and was told {"messages": [{"entry_id": "c"}, {"entry_id": "d"}], "next_cursor": "<two>"}
+    And calling "session::messages" with {"session_id": "s", "limit": 2} answered {"messages": [{"entry_id": "a"}, {"entry_id": "b"}], "next_cursor": "<one>"}
+    And calling "session::messages" with {"session_id": "s", "limit": 2, "cursor": "<one>"} answered {"messages": [{"entry_id": "c"}, {"entry_id": "d"}], "next_cursor": "<two>"}
     When I call "session::messages" with {"session_id": "s", "limit": 2, "cursor": "<two>"}
     Then it answers exactly {"messages": [{"entry_id": "e", "message": "<user:e>"}]}
     And no event fired
     And nothing changed
 
   # Prevents: a client that follows cursors reading one empty page at the end.
-  Scenario: A last page that is full names no next one
+  Scenario: A last page that is full has no cursor
     Given a session "s"
     And "s" holds the messages "a", "b"
     When I call "session::messages" with {"session_id": "s", "limit": 2}
@@ -134,8 +134,8 @@ Feature: session::messages pages through a transcript
     And no event fired
     And nothing changed
 
-  # Prevents: a cursor that promises a page on which the filter leaves nothing.
-  Scenario: What the filter leaves out promises no next page
+  # Prevents: a cursor for a page that is empty after filtering.
+  Scenario: Filtered entries do not cause a cursor
     Given a session "s"
     And "s" holds the messages "a", "b"
     And I called "session::append" with {"session_id": "s", "entry_id": "c", "custom": {"custom_type": "mark"}}
@@ -145,21 +145,21 @@ Feature: session::messages pages through a transcript
     And no event fired
     And nothing changed
 
-  # Prevents: pages of a filtered transcript that count what they do not show.
+  # Prevents: the limit counting entries that the filter excludes.
   Scenario: Pages of some roles are full pages
     Given a session "s"
-    And I asked "session::append-many" with {"session_id": "s", "messages": ["<user:1>", "<assistant:2>", "<user:3>", "<assistant:4>", "<user:5>"]} and was told {"entry_ids": ["<1>", "<2>", "<3>", "<4>", "<5>"]}
-    And I asked "session::messages" with {"session_id": "s", "roles": ["user"], "limit": 2} and was told {"messages": [{"entry_id": "<1>"}, {"entry_id": "<3>"}], "next_cursor": "<c>"}
+    And calling "session::append-many" with {"session_id": "s", "messages": ["<user:1>", "<assistant:2>", "<user:3>", "<assistant:4>", "<user:5>"]} answered {"entry_ids": ["<1>", "<2>", "<3>", "<4>", "<5>"]}
+    And calling "session::messages" with {"session_id": "s", "roles": ["user"], "limit": 2} answered {"messages": [{"entry_id": "<1>"}, {"entry_id": "<3>"}], "next_cursor": "<c>"}
     When I call "session::messages" with {"session_id": "s", "roles": ["user"], "limit": 2, "cursor": "<c>"}
     Then it lists "<5>"
     And no event fired
     And nothing changed
 
-  # Prevents: a reader losing its place because the conversation went on.
+  # Prevents: a reader losing its position because of new messages.
   Scenario: A cursor survives appends made between pages
     Given a session "s"
     And "s" holds the messages "a", "b", "c"
-    And I asked "session::messages" with {"session_id": "s", "limit": 2} and was told {"next_cursor": "<c>"}
+    And calling "session::messages" with {"session_id": "s", "limit": 2} answered {"next_cursor": "<c>"}
     And "s" holds the messages "d", "e"
     When I call "session::messages" with {"session_id": "s", "limit": 2, "cursor": "<c>"}
     Then it lists "c", "d"
@@ -171,36 +171,36 @@ Feature: session::messages pages through a transcript
   Scenario: A cursor survives updates made between pages
     Given a session "s"
     And "s" holds the messages "a", "b", "c"
-    And I asked "session::messages" with {"session_id": "s", "limit": 2} and was told {"next_cursor": "<c>"}
+    And calling "session::messages" with {"session_id": "s", "limit": 2} answered {"next_cursor": "<c>"}
     And I called "session::update-message" with {"session_id": "s", "entry_id": "b", "content": "<content:x>"}
     When I call "session::messages" with {"session_id": "s", "limit": 2, "cursor": "<c>"}
     Then it lists "c"
     And no event fired
     And nothing changed
 
-  # Prevents: pages of two branches being stitched into a conversation that never was.
-  Scenario: A cursor whose entry left the path is refused
+  # Prevents: pages of two branches being combined.
+  Scenario: A cursor whose entry is off the path is refused
     Given a session "s"
     And "s" holds the messages "a", "b", "c"
-    And I asked "session::messages" with {"session_id": "s", "limit": 2} and was told {"next_cursor": "<c>"}
+    And calling "session::messages" with {"session_id": "s", "limit": 2} answered {"next_cursor": "<c>"}
     And I called "session::append" with {"session_id": "s", "entry_id": "x", "parent_id": "a", "message": "<user:x>"}
     When I call "session::messages" with {"session_id": "s", "limit": 2, "cursor": "<c>"}
     Then it fails with "session/invalid_cursor"
     And no event fired
     And nothing changed
 
-  # Prevents: a reader being sent back although the entry it stands on is still there.
-  Scenario: A cursor survives a branch that starts behind it
+  # Prevents: a cursor being refused although its entry is still on the path.
+  Scenario: A cursor survives a branch that starts after it
     Given a session "s"
     And "s" holds the messages "a", "b", "c"
-    And I asked "session::messages" with {"session_id": "s", "limit": 2} and was told {"next_cursor": "<c>"}
+    And calling "session::messages" with {"session_id": "s", "limit": 2} answered {"next_cursor": "<c>"}
     And I called "session::append" with {"session_id": "s", "entry_id": "x", "parent_id": "b", "message": "<user:x>"}
     When I call "session::messages" with {"session_id": "s", "limit": 2, "cursor": "<c>"}
     Then it lists "x"
     And no event fired
     And nothing changed
 
-  # Prevents: garbage being read as "from the beginning".
+  # Prevents: an invalid cursor being treated as "from the beginning".
   Scenario: A malformed cursor is refused
     Given a session "s"
     And "s" holds the messages "a"
@@ -209,19 +209,19 @@ Feature: session::messages pages through a transcript
     And no event fired
     And nothing changed
 
-  # Prevents: a cursor carried over to another conversation starting somewhere in it.
+  # Prevents: a cursor of one session being accepted for another.
   Scenario: A cursor of another session is refused
     Given a session "s"
     And a session "t"
     And "s" holds the messages "a", "b"
     And "t" holds the messages "x", "y"
-    And I asked "session::messages" with {"session_id": "s", "limit": 1} and was told {"next_cursor": "<c>"}
+    And calling "session::messages" with {"session_id": "s", "limit": 1} answered {"next_cursor": "<c>"}
     When I call "session::messages" with {"session_id": "t", "limit": 1, "cursor": "<c>"}
     Then it fails with "session/invalid_cursor"
     And no event fired
     And nothing changed
 
-  # Prevents: a page so large that it stops the node, or so small that it never ends.
+  # Prevents: a page that is too large for the node, or empty.
   Scenario: The limit is clamped at both ends
     Given pages of 2, at most 3
     And a session "s"
@@ -232,7 +232,7 @@ Feature: session::messages pages through a transcript
     And reading "session::messages" with {"session_id": "s", "limit": 0} answers {"messages": [{"entry_id": "a"}], "next_cursor": "<any>"}
     And reading "session::messages" with {"session_id": "s"} answers {"messages": [{"entry_id": "a"}, {"entry_id": "b"}], "next_cursor": "<any>"}
 
-  # Prevents: a role with a typing error filtering everything out in silence.
+  # Prevents: a mistyped role filtering everything out without an error.
   Scenario: An unknown role is refused
     Given a session "s"
     And "s" holds the messages "a"
@@ -241,7 +241,7 @@ Feature: session::messages pages through a transcript
     And no event fired
     And nothing changed
 
-  # Prevents: a negative page.
+  # Prevents: a negative limit being accepted.
   Scenario: A limit below zero is refused
     Given a session "s"
     When I call "session::messages" with {"session_id": "s", "limit": -5}

@@ -1,5 +1,5 @@
-//! Owns: one node under test: the whole way from a call's text to its answer over one kind of store, with a mint whose
-//! time and randomness are counted, so that every run is the same.
+//! Owns: one node under test: everything from the text of a call to its answer, over one kind of store. Its clock and
+//! its randomness count up, so that every run is the same.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
@@ -9,28 +9,28 @@ use serde_json::{Value, json};
 use session_manager::machine::ids::RequestId;
 use session_manager::machine::stamp::Stamp;
 use session_manager::machine::{Command, Found, Query};
+use session_manager::mint::Mint;
 use session_manager::proposal::local::LocalAdapter;
-use session_manager::proposal::mint::Mint;
 use session_manager::proposal::raft::{RaftAdapter, RaftSettings};
-use session_manager::proposal::{Adapter, Undone};
+use session_manager::proposal::{Adapter, AdapterError, Freshness, Proposal};
 use session_manager::requests::Limits;
-use session_manager::surface::Service;
 use session_manager::surface::calls::{Calls, Runtime};
+use session_manager::surface::{Call, CallError, Caller, Door, Service};
 use tempfile::TempDir;
 
 use crate::edge::Edge;
-use crate::hearing::Ear;
+use crate::event_recorder::EventRecorder;
 
-/// Where the data lives.
+/// The kind of store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     Memory,
     Jsonl,
     /// The raft adapter: a cluster of one over the log, with its state in sled.
     Sled,
-    /// The bridge adapter at a main that decides.
+    /// The bridge adapter, with a main that takes decisions.
     Bridge,
-    /// The bridge adapter at a main that only keeps records.
+    /// The bridge adapter, with a main that only stores records.
     Records,
 }
 
@@ -47,7 +47,7 @@ impl Kind {
         }
     }
 
-    /// Whether a scenario with these tags says something about this store.
+    /// Whether a scenario with these tags applies to this store.
     pub fn runs(self, tags: &[String]) -> bool {
         tags.iter().all(|tag| match (self, tag.as_str()) {
             (_, "engine") => false,
@@ -69,10 +69,10 @@ impl Kind {
     }
 }
 
-/// Long enough for a busy machine; a call that takes longer hangs.
+/// Long enough for a busy machine. A call that takes longer counts as hanging.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Every stamp is one millisecond after the last, every seed the next number.
+/// Each stamp is one millisecond after the last one, each seed is the next number.
 #[derive(Debug)]
 pub struct CountingMint {
     now_ms: AtomicI64,
@@ -102,7 +102,7 @@ impl Mint for CountingMint {
 pub struct Node {
     pub kind: Kind,
     pub mint: Arc<CountingMint>,
-    pub ear: Arc<Ear>,
+    pub recorder: Arc<EventRecorder>,
     /// Removed with the node.
     directory: TempDir,
     running: Option<Running>,
@@ -115,7 +115,7 @@ struct Running {
     close: Close,
 }
 
-/// Each adapter ends in its own way.
+/// How to shut down each adapter.
 enum Close {
     Local(Arc<LocalAdapter>),
     Raft(Arc<RaftAdapter>),
@@ -136,7 +136,7 @@ impl Node {
         let mut node = Node {
             kind,
             mint: Arc::new(mint),
-            ear: Ear::new(),
+            recorder: EventRecorder::new(),
             directory: tempfile::tempdir().expect("a temporary directory"),
             running: None,
             settings: Settings { limits, legacy_names: true, authoritative: !kind.is_edge() },
@@ -150,28 +150,28 @@ impl Node {
     }
 
     async fn open(&mut self) {
-        let (mint, ear) = (self.mint.clone(), self.ear.clone());
+        let (mint, recorder) = (self.mint.clone(), self.recorder.clone());
         let (adapter, close): (Arc<dyn Adapter>, Close) = match self.kind {
             Kind::Memory => {
-                let adapter = Arc::new(LocalAdapter::memory(mint, ear));
-                self.ear.reads_from(adapter.clone());
+                let adapter = Arc::new(LocalAdapter::memory(mint, recorder));
+                self.recorder.reads_from(adapter.clone());
                 (adapter.clone(), Close::Local(adapter))
             }
             Kind::Jsonl => {
-                let adapter = LocalAdapter::open_jsonl(self.data(), mint, ear).expect("the data directory opens");
+                let adapter = LocalAdapter::open_jsonl(self.data(), mint, recorder).expect("the data directory opens");
                 let adapter = Arc::new(adapter);
-                self.ear.reads_from(adapter.clone());
+                self.recorder.reads_from(adapter.clone());
                 (adapter.clone(), Close::Local(adapter))
             }
             Kind::Sled => {
                 let settings = RaftSettings::new(self.data(), 1);
-                let adapter = RaftAdapter::open(settings, mint, ear).await.expect("the data directory opens");
+                let adapter = RaftAdapter::open(settings, mint, recorder).await.expect("the data directory opens");
                 let adapter = Arc::new(adapter);
-                self.ear.reads_from(adapter.clone());
+                self.recorder.reads_from(adapter.clone());
                 (adapter.clone(), Close::Raft(adapter))
             }
             Kind::Bridge | Kind::Records => {
-                let edge = Edge::open(self.kind == Kind::Bridge, mint, ear).await;
+                let edge = Edge::open(self.kind == Kind::Bridge, mint, recorder).await;
                 (edge.adapter.clone(), Close::Edge(edge))
             }
         };
@@ -179,7 +179,7 @@ impl Node {
         self.running = Some(Running { calls, adapter, close });
     }
 
-    /// Stops the node as an orderly shutdown does.
+    /// Shuts the node down.
     pub async fn stop(&mut self) {
         if let Some(running) = self.running.take() {
             drop((running.calls, running.adapter));
@@ -191,7 +191,7 @@ impl Node {
                 Close::Raft(adapter) => adapter.shutdown().await,
                 Close::Edge(edge) => edge.close(),
             }
-            self.ear.restart();
+            self.recorder.restart();
         }
     }
 
@@ -219,18 +219,19 @@ impl Node {
         call(&self.calls(), function, body).await
     }
 
-    pub async fn propose(&self, command: Command) -> Result<(), Undone> {
-        self.running().adapter.propose(command, Instant::now() + PATIENCE).await.map(|_| ())
+    pub async fn propose(&self, command: Command) -> Result<(), AdapterError> {
+        let proposal = Proposal::new(command, Instant::now() + PATIENCE);
+        self.running().adapter.propose(proposal).await.map(|_| ())
     }
 
-    /// Comes back when every event of every answered call was heard.
-    pub async fn hear_out(&self) {
-        let seen = self.ear.markers();
-        self.propose(Ear::marker()).await.expect("a marker is accepted");
-        self.ear.wait_for_marker(seen).await;
+    /// Returns when every event of every answered call was recorded.
+    pub async fn wait_for_events(&self) {
+        let seen = self.recorder.markers();
+        self.propose(EventRecorder::marker()).await.expect("a marker is accepted");
+        self.recorder.wait_for_marker(seen).await;
     }
 
-    /// Everything the node holds, to see whether anything changed.
+    /// Everything that the node stores, to see whether anything changed.
     pub async fn everything(&self) -> Value {
         let Found::Metas(metas) = self.ask(Query::Metas).await else { unreachable!("metas were asked for") };
         let mut all = Vec::new();
@@ -247,14 +248,16 @@ impl Node {
     }
 
     async fn ask(&self, query: Query) -> Found {
-        self.running().adapter.ask(query, Instant::now() + PATIENCE).await.expect("the state can be read")
+        let asked = self.running().adapter.ask(query, Freshness::Linearizable, Instant::now() + PATIENCE);
+        asked.await.expect("the state can be read")
     }
 }
 
-/// One call by its text; the response is read back from its text, as a client does.
+/// One call with a JSON text. The response is parsed from its text, as a client does.
 pub async fn call(calls: &Calls, function: &str, body: &str) -> Option<Result<Value, String>> {
-    let answer = calls.call(function, body, None, Instant::now() + PATIENCE)?.await;
-    Some(match answer {
+    let call = Call::new(function, body, Instant::now() + PATIENCE, Caller::unauthenticated(Door::Bus));
+    Some(match calls.call(&call).await {
+        Err(CallError::FunctionUnknown(_)) => return None,
         Ok(text) => Ok(serde_json::from_str(&text).unwrap_or_else(|error| panic!("not JSON ({error}): {text}"))),
         Err(error) => Err(error.to_string()),
     })

@@ -1,7 +1,7 @@
-//! Owns: the processes of scenarios tagged @engine: nodes, and commands that run to their end.
+//! Owns: the processes of scenarios tagged @engine: nodes, and commands that run to completion.
 
 #[path = "../process/node.rs"]
-#[allow(dead_code)] // other tests need more of it
+#[allow(dead_code)] // the process tests use the rest
 mod node;
 
 use std::net::SocketAddr;
@@ -9,14 +9,14 @@ use std::process::{Command, Output, Stdio};
 
 pub use node::{NodeProcess, command, tail_of};
 
-/// Not among the ports of outgoing connections, so that nobody takes it before the node does.
+/// Outside the range of ephemeral ports, so that no outgoing connection takes it before the node does.
 pub fn free_port() -> SocketAddr {
     let from = 20_000 + (uuid::Uuid::new_v4().as_u128() % 9_000) as u16;
     let mut candidates = (from..from + 900).map(|port| SocketAddr::from(([127, 0, 0, 1], port)));
     candidates.find(|address| std::net::TcpListener::bind(address).is_ok()).expect("a free port")
 }
 
-/// Runs the program to its end.
+/// Runs the program to completion.
 pub async fn run(words: &[&str]) -> Output {
     let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
     let running = move || {

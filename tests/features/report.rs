@@ -1,4 +1,4 @@
-//! Owns: what a round prints: nothing for a scenario that passes, everything needed for one that does not.
+//! Owns: the output of a run: nothing for a scenario that passes; file, line, step and reason for one that fails.
 
 use cucumber::cli::Empty;
 use cucumber::event::{self, Event};
@@ -12,7 +12,7 @@ pub struct Report {
     pub failures: usize,
 }
 
-// Failures are printed whole, so that scenarios may run side by side.
+// Each failure is printed as a whole, so scenarios can run concurrently.
 impl writer::Normalized for Report {}
 
 impl<W: World> Writer<W> for Report {
@@ -42,7 +42,7 @@ impl Report {
             event::Scenario::Finished => self.scenarios += 1,
             event::Scenario::Step(step, event) | event::Scenario::Background(step, event) => match event {
                 event::Step::Failed(_, _, _, error) => self.failed(feature, scenario, &step.value, &error.to_string()),
-                event::Step::Skipped => self.failed(feature, scenario, &step.value, "no step reads like this"),
+                event::Step::Skipped => self.failed(feature, scenario, &step.value, "there is no such step"),
                 event::Step::Started | event::Step::Passed(..) => {}
             },
             event::Scenario::Hook(_, event::Hook::Failed(_, why)) => {

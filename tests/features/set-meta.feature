@@ -1,9 +1,9 @@
 Feature: session::set-meta replaces title, description or metadata
 
-  # Prevents: a rename that wipes what it does not mention.
+  # Prevents: a rename removing the other fields.
   Scenario: A title alone replaces the title
     Given a session "s" with {"title": "Old", "description": "d", "metadata": {"team": "a"}}
-    And I asked "session::get" with {"session_id": "s"} and was told {"meta": {"created_at": "<born>", "updated_at": "<before>"}}
+    And calling "session::get" with {"session_id": "s"} answered {"meta": {"created_at": "<born>", "updated_at": "<before>"}}
     When I call "session::set-meta" with {"session_id": "s", "title": "New"}
     Then it answers exactly:
       """
@@ -14,7 +14,7 @@ Feature: session::set-meta replaces title, description or metadata
         }
       }
       """
-    And this event fired, with nothing more in it: session::meta-updated {"session_id": "s", "title": "New", "description": "d", "metadata": {"team": "a"}, "timestamp": "<now>"}
+    And exactly this event fired: session::meta-updated {"session_id": "s", "title": "New", "description": "d", "metadata": {"team": "a"}, "timestamp": "<now>"}
     And reading "session::get" with {"session_id": "s"} answers {"meta": {"title": "New", "description": "d", "updated_at": "<after before>"}}
 
   # Prevents: a description that cannot be changed without repeating the title.
@@ -26,8 +26,8 @@ Feature: session::set-meta replaces title, description or metadata
       | session::meta-updated | {"session_id": "s", "title": "T", "description": "new", "metadata": "<absent>"} |
     And reading "session::get" with {"session_id": "s"} answers {"meta": {"title": "T", "description": "new"}}
 
-  # Prevents: keys that were removed living on because metadata was merged.
-  Scenario: Metadata is replaced wholesale
+  # Prevents: removed keys remaining because metadata is merged.
+  Scenario: Metadata is replaced as a whole
     Given a session "s" with {"metadata": {"team": "a", "topic": "x"}}
     When I call "session::set-meta" with {"session_id": "s", "metadata": {"team": "b"}}
     Then it answers {"meta": {"metadata": {"team": "b", "topic": "<absent>"}}}
@@ -53,8 +53,8 @@ Feature: session::set-meta replaces title, description or metadata
       | session::meta-updated | {"session_id": "s", "title": "", "description": ""} |
     And reading "session::get" with {"session_id": "s"} answers {"meta": {"title": "", "description": ""}}
 
-  # Prevents: a form saved without changes waking every subscriber and reordering the list.
-  Scenario: Nothing given is a silent no-op
+  # Prevents: a request without changes firing an event and reordering the list.
+  Scenario: A request without fields is a no-op
     Given a session "s" with {"title": "T"}
     When I call "session::set-meta" with {"session_id": "s"}
     Then it answers {"meta": {"session_id": "s", "title": "T"}}
@@ -69,21 +69,21 @@ Feature: session::set-meta replaces title, description or metadata
     And no event fired
     And nothing changed
 
-  # Prevents: a session that comes to be because somebody named it.
+  # Prevents: a session being created by a request that only names it.
   Scenario: An unknown session is an error
     When I call "session::set-meta" with {"session_id": "nobody", "title": "x"}
     Then it fails with "session/not_found", saying "nobody"
     And no event fired
     And reading "session::get" with {"session_id": "nobody"} answers null
 
-  # Prevents: an unknown session passing unnoticed where nothing was to be changed.
-  Scenario: An unknown session is an error even with nothing to do
+  # Prevents: an unknown session not being reported by a request without fields.
+  Scenario: An unknown session is an error even without fields
     When I call "session::set-meta" with {"session_id": "nobody"}
     Then it fails with "session/not_found"
     And no event fired
     And reading "session::list" with {} answers {"sessions": []}
 
-  # Prevents: half of a request being carried out.
+  # Prevents: half of a request being executed.
   Scenario: A wrong type refuses the whole request
     Given a session "s" with {"title": "T"}
     When I call "session::set-meta" with {"session_id": "s", "title": "New", "metadata": "team"}
@@ -91,8 +91,8 @@ Feature: session::set-meta replaces title, description or metadata
     And no event fired
     And nothing changed
 
-  # Prevents: status or transcript being touched by a rename.
-  Scenario: Status, count and transcript stay
+  # Prevents: a rename changing status or transcript.
+  Scenario: Status, count and transcript are unchanged
     Given a session "s"
     And "s" holds the messages "a", "b"
     And I called "session::set-status" with {"session_id": "s", "status": "error", "reason": "why"}

@@ -1,15 +1,15 @@
-Feature: session::set-status moves a session's status
+Feature: session::set-status changes the status of a session
 
-  # Prevents: a caller not learning what the status was, or subscribers not learning what it became.
-  Scenario: A change tells both statuses
+  # Prevents: a caller not getting the previous status, or subscribers not getting the new one.
+  Scenario: A change reports both statuses
     Given a session "s"
-    And I asked "session::get" with {"session_id": "s"} and was told {"meta": {"updated_at": "<before>"}}
+    And calling "session::get" with {"session_id": "s"} answered {"meta": {"updated_at": "<before>"}}
     When I call "session::set-status" with {"session_id": "s", "status": "working"}
     Then it answers exactly {"status": "working", "previous_status": "idle"}
-    And this event fired, with nothing more in it: session::status-changed {"session_id": "s", "status": "working", "previous_status": "idle", "timestamp": "<now>"}
+    And exactly this event fired: session::status-changed {"session_id": "s", "status": "working", "previous_status": "idle", "timestamp": "<now>"}
     And reading "session::get" with {"session_id": "s"} answers {"meta": {"status": "working", "updated_at": "<after before>"}}
 
-  # Prevents: a driver that repeats its status on every tick flooding subscribers.
+  # Prevents: a client that sets the same status repeatedly flooding subscribers.
   Scenario: The same status again is a complete no-op
     Given a session "s"
     And I called "session::set-status" with {"session_id": "s", "status": "working"}
@@ -27,8 +27,8 @@ Feature: session::set-status moves a session's status
       | session::status-changed | {"session_id": "s", "status": "error", "previous_status": "idle", "status_reason": "rate limited"} |
     And reading "session::get" with {"session_id": "s"} answers {"meta": {"status": "error", "status_reason": "rate limited"}}
 
-  # Prevents: the first cause of an error being overwritten by a repeat.
-  Scenario: An error again, with another reason, changes nothing
+  # Prevents: the first reason of an error being overwritten.
+  Scenario: A second error with another reason changes nothing
     Given a session "s"
     And I called "session::set-status" with {"session_id": "s", "status": "error", "reason": "first"}
     When I call "session::set-status" with {"session_id": "s", "status": "error", "reason": "second"}
@@ -36,7 +36,7 @@ Feature: session::set-status moves a session's status
     And no event fired
     And nothing changed
 
-  # Prevents: a session that works again still showing why it once failed.
+  # Prevents: the reason of an old error remaining after the error.
   Scenario: Leaving error drops the reason
     Given a session "s"
     And I called "session::set-status" with {"session_id": "s", "status": "error", "reason": "why"}
@@ -46,7 +46,7 @@ Feature: session::set-status moves a session's status
       | session::status-changed | {"session_id": "s", "status": "idle", "status_reason": "<absent>"} |
     And reading "session::get" with {"session_id": "s"} answers {"meta": {"status": "idle", "status_reason": "<absent>"}}
 
-  # Prevents: a reason riding on a status that has none.
+  # Prevents: a reason being stored with another status than error.
   Scenario: A reason is kept with error only
     Given a session "s"
     When I call "session::set-status" with {"session_id": "s", "status": "done", "reason": "finished early"}
@@ -55,7 +55,7 @@ Feature: session::set-status moves a session's status
       | session::status-changed | {"session_id": "s", "status": "done", "status_reason": "<absent>"} |
     And reading "session::get" with {"session_id": "s"} answers {"meta": {"status": "done", "status_reason": "<absent>"}}
 
-  # Prevents: an error having to be explained.
+  # Prevents: an error without a reason being refused.
   Scenario: An error needs no reason
     Given a session "s"
     When I call "session::set-status" with {"session_id": "s", "status": "error"}
@@ -64,7 +64,7 @@ Feature: session::set-status moves a session's status
       | session::status-changed | {"status": "error", "status_reason": "<absent>"} |
     And reading "session::get" with {"session_id": "s"} answers {"meta": {"status": "error", "status_reason": "<absent>"}}
 
-  # Prevents: a status machine that forbids what a consumer needs: any status may follow any other.
+  # Prevents: a forbidden change between two statuses: any status may follow any other.
   Scenario: Every status can be left again
     Given a session "s"
     And I called "session::set-status" with {"session_id": "s", "status": "done"}
@@ -75,14 +75,14 @@ Feature: session::set-status moves a session's status
       | session::status-changed | {"status": "idle", "previous_status": "working"} |
     And reading "session::get" with {"session_id": "s"} answers {"meta": {"status": "idle"}}
 
-  # Prevents: a session that comes to be because somebody named it.
+  # Prevents: a session being created by a request that only names it.
   Scenario: An unknown session is an error
     When I call "session::set-status" with {"session_id": "nobody", "status": "done"}
     Then it fails with "session/not_found", saying "nobody"
     And no event fired
     And reading "session::get" with {"session_id": "nobody"} answers null
 
-  # Prevents: a status nobody can render.
+  # Prevents: an unknown status being stored.
   Scenario: An unknown status is refused
     Given a session "s"
     When I call "session::set-status" with {"session_id": "s", "status": "paused"}
@@ -90,7 +90,7 @@ Feature: session::set-status moves a session's status
     And no event fired
     And nothing changed
 
-  # Prevents: a request without its point being a no-op.
+  # Prevents: a request without a status being accepted.
   Scenario: A missing status is refused
     Given a session "s"
     When I call "session::set-status" with {"session_id": "s"}

@@ -1,4 +1,4 @@
-//! Owns: the sentences of the feature files about calls, answers, events and state.
+//! Owns: the steps of the feature files about calls, answers, events, files and state.
 
 use std::sync::Arc;
 
@@ -8,10 +8,10 @@ use futures::FutureExt;
 use serde_json::{Value, json};
 use session_manager::events::position::ClusterTag;
 use session_manager::machine::Command;
-use session_manager::machine::apply::feed::FeedOrder;
+use session_manager::machine::apply::feed_order::FeedOrder;
 
-use crate::hearing::Heard;
-use crate::words;
+use crate::event_recorder::RecordedEvent;
+use crate::json_shorthand;
 use crate::world::World;
 
 fn docstring(step: &Step) -> &str {
@@ -22,12 +22,17 @@ fn rows(step: &Step) -> &[Vec<String>] {
     &step.table.as_ref().expect("the step has a table").rows
 }
 
+/// The JSON that a step ends with. After a colon it is the docstring.
+fn json_of<'a>(inline: &'a str, step: &'a Step) -> &'a str {
+    if inline.is_empty() { docstring(step) } else { inline }
+}
+
 /// `"a", "b"`.
 fn names(text: &str) -> Vec<String> {
     serde_json::from_str(&format!("[{text}]")).unwrap_or_else(|error| panic!("{text}: {error}"))
 }
 
-// The scene.
+// The state that a scenario starts from.
 
 #[given(regex = r#"^a session "(.*?)"$"#)]
 async fn a_session(world: &mut World, session_id: String) {
@@ -44,29 +49,25 @@ async fn a_session_with(world: &mut World, session_id: String, fields: String) {
 #[given(regex = r#"^"(.*?)" holds the messages (".*")$"#)]
 async fn holds_the_messages(world: &mut World, session_id: String, ids: String) {
     for id in names(&ids) {
-        let request = json!({ "session_id": session_id, "entry_id": id, "message": words::message("user", &id) });
+        let request =
+            json!({ "session_id": session_id, "entry_id": id, "message": json_shorthand::message("user", &id) });
         world.prepare("session::append", &request.to_string()).await;
     }
 }
 
-#[given(regex = r#"^I called "(.*?)" with (\{.*\})$"#)]
-async fn i_called(world: &mut World, function: String, body: String) {
-    world.prepare(&function, &body).await;
+#[given(regex = r#"^I called "(.*?)" with(?: (\{.*\})|:)$"#)]
+async fn i_called(world: &mut World, function: String, body: String, step: &Step) {
+    world.prepare(&function, json_of(&body, step)).await;
 }
 
-#[given(regex = r#"^I called "(.*?)" with:$"#)]
-async fn i_called_with(world: &mut World, function: String, step: &Step) {
-    world.prepare(&function, docstring(step)).await;
-}
-
-#[given(regex = r#"^I asked "(.*?)" with (\{.*\}) and was told (\{.*\})$"#)]
-async fn i_asked_and_was_told(world: &mut World, function: String, body: String, told: String) {
+#[given(regex = r#"^calling "(.*?)" with (\{.*\}) answered (\{.*\})$"#)]
+async fn calling_answered(world: &mut World, function: String, body: String, expected: String) {
     let answer = world.prepare(&function, &body).await;
-    world.compare(&told, &answer, false);
+    world.compare(&expected, &answer, false);
 }
 
-#[given("the clock falls back by an hour")]
-async fn the_clock_falls_back(world: &mut World) {
+#[given("the clock is set back by an hour")]
+async fn the_clock_is_set_back(world: &mut World) {
     world.node.mint.shift(-3_600_000);
 }
 
@@ -83,34 +84,29 @@ async fn no_legacy_names(world: &mut World) {
     world.node.configure(|settings| settings.legacy_names = false);
 }
 
-#[given("the data lives elsewhere")]
-async fn the_data_lives_elsewhere(world: &mut World) {
+#[given("the node does not hold the data")]
+async fn the_node_does_not_hold_the_data(world: &mut World) {
     world.node.configure(|settings| settings.authoritative = false);
 }
 
-#[given(regex = r#"^the configuration says nonsense: "(.*)"$"#)]
-async fn the_configuration_says_nonsense(world: &mut World, why: String) {
+#[given(regex = r#"^the configuration is invalid: "(.*)"$"#)]
+async fn the_configuration_is_invalid(world: &mut World, why: String) {
     world.node.calls().on_reload(Arc::new(move || {
         let why = why.clone();
         async move { Err(why) }.boxed()
     }));
 }
 
-#[given("the configuration is good")]
-async fn the_configuration_is_good(world: &mut World) {
+#[given("the configuration is valid")]
+async fn the_configuration_is_valid(world: &mut World) {
     world.node.calls().on_reload(Arc::new(|| async { Ok(()) }.boxed()));
 }
 
-// What is done.
+// Actions.
 
-#[when(regex = r#"^I call "(.*?)" with (\{.*\})$"#)]
-async fn i_call(world: &mut World, function: String, body: String) {
-    world.call(&function, &body).await;
-}
-
-#[when(regex = r#"^I call "(.*?)" with:$"#)]
-async fn i_call_with(world: &mut World, function: String, step: &Step) {
-    world.call(&function, docstring(step)).await;
+#[when(regex = r#"^I call "(.*?)" with(?: (\{.*\})|:)$"#)]
+async fn i_call(world: &mut World, function: String, body: String, step: &Step) {
+    world.call(&function, json_of(&body, step)).await;
 }
 
 #[when(regex = r#"^I send "(.*?)" the text (.*)$"#)]
@@ -121,16 +117,16 @@ async fn i_send(world: &mut World, function: String, body: String) {
 #[given("the node has restarted")]
 #[when("the node restarts")]
 async fn the_node_restarts(world: &mut World) {
-    world.node.hear_out().await;
+    world.node.wait_for_events().await;
     world.before = world.node.everything().await;
     world.node.restart().await;
 }
 
-// Files, where there are any.
+// The files of the fs adapter.
 
 #[given(regex = r#"^the node is stopped$"#)]
 async fn the_node_is_stopped(world: &mut World) {
-    world.node.hear_out().await;
+    world.node.wait_for_events().await;
     world.before = world.node.everything().await;
     world.node.stop().await;
 }
@@ -147,7 +143,7 @@ async fn the_file_says(world: &mut World, name: String, step: &Step) {
     std::fs::write(world.node.data().join(name), text).expect("the file can be written");
 }
 
-/// Adds what a crash in the middle of a write, or a bad disk, leaves behind.
+/// Appends the bytes that a crash in the middle of a write, or a bad disk, leaves behind.
 #[given(regex = r#"^the end of the file "(.*?)" is (.*)$"#)]
 async fn the_end_of_the_file_is(world: &mut World, name: String, text: String) {
     let path = world.node.data().join(name);
@@ -173,10 +169,10 @@ async fn the_files_are(world: &mut World, expected: String) {
     found.retain(|name| name.ends_with(".jsonl"));
     found.sort();
     assert_eq!(found, names(&expected));
-    world.duties.state = true;
+    world.asserted.state = true;
 }
 
-/// Each line is one record; the last one of each kind, and per entry, counts.
+/// Each line is one record. Only the last record of each kind, and of each entry, counts.
 #[then(regex = r#"^the last records of the file "(.*?)" are:$"#)]
 async fn the_last_records_are(world: &mut World, name: String, step: &Step) {
     let content = std::fs::read_to_string(world.node.data().join(name)).expect("the file can be read");
@@ -191,41 +187,29 @@ async fn the_last_records_are(world: &mut World, name: String, step: &Step) {
     last.sort_by(|a, b| a.0.cmp(&b.0));
     let records: Vec<Value> = last.into_iter().map(|(_, record)| record).collect();
     world.compare(docstring(step), &Value::Array(records), true);
-    world.duties.state = true;
+    world.asserted.state = true;
 }
 
 // The answer.
 
-#[then(regex = r"^it answers (\{.*\}|null)$")]
-async fn it_answers(world: &mut World, expected: String) {
+#[then(regex = r"^it answers(?: (\{.*\}|null)|:)$")]
+async fn it_answers(world: &mut World, expected: String, step: &Step) {
     let answer = world.answered();
-    world.compare(&expected, &answer, false);
+    world.compare(json_of(&expected, step), &answer, false);
 }
 
-#[then("it answers:")]
-async fn it_answers_doc(world: &mut World, step: &Step) {
+#[then(regex = r"^it answers exactly(?: (\{.*\})|:)$")]
+async fn it_answers_exactly(world: &mut World, expected: String, step: &Step) {
     let answer = world.answered();
-    world.compare(docstring(step), &answer, false);
-}
-
-#[then(regex = r"^it answers exactly (\{.*\})$")]
-async fn it_answers_exactly(world: &mut World, expected: String) {
-    let answer = world.answered();
-    world.compare(&expected, &answer, true);
-}
-
-#[then("it answers exactly:")]
-async fn it_answers_exactly_doc(world: &mut World, step: &Step) {
-    let answer = world.answered();
-    world.compare(docstring(step), &answer, true);
+    world.compare(json_of(&expected, step), &answer, true);
 }
 
 #[then(regex = r#"^it fails with "(session/[a-z_]+)"$"#)]
 async fn it_fails(world: &mut World, code: String) {
     let error = world.failed();
-    let (said, words) = error.split_once(": ").expect("an error is `code: message`");
-    assert_eq!(said, code, "{error}");
-    assert!(!words.trim().is_empty(), "an error says why: {error}");
+    let (actual, message) = error.split_once(": ").expect("an error is `code: message`");
+    assert_eq!(actual, code, "{error}");
+    assert!(!message.trim().is_empty(), "an error has a message: {error}");
 }
 
 #[then(regex = r#"^it fails with "(session/[a-z_]+)", saying "(.*)"$"#)]
@@ -264,70 +248,60 @@ async fn is_minted(world: &mut World, name: String, what: String) {
 
 // The events.
 
-/// Rows of trigger type and payload, in the order they fired; nothing else may have fired.
-fn compare_events(world: &mut World, rows: &[Vec<String>], heard: &[Heard]) {
-    let kinds: Vec<&str> = heard.iter().map(|event| event.kind.as_str()).collect();
-    let expected: Vec<&str> = rows.iter().map(|row| row[0].as_str()).collect();
-    assert_eq!(kinds, expected, "{heard:?}");
-    for (row, event) in rows.iter().zip(heard) {
+/// All events since the last call of this function.
+async fn fired_events(world: &mut World) -> Vec<RecordedEvent> {
+    world.node.wait_for_events().await;
+    world.asserted.events = true;
+    world.node.recorder.take()
+}
+
+/// The rows hold trigger type and payload, in the order of the events. No other event may have fired.
+#[then("these events fired:")]
+async fn these_events_fired(world: &mut World, step: &Step) {
+    let fired = fired_events(world).await;
+    let kinds: Vec<&str> = fired.iter().map(|event| event.kind.as_str()).collect();
+    let expected: Vec<&str> = rows(step).iter().map(|row| row[0].as_str()).collect();
+    assert_eq!(kinds, expected, "{fired:?}");
+    for (row, event) in rows(step).iter().zip(&fired) {
         world.compare(&row[1], &event.payload, false);
     }
 }
 
-#[then("these events fired:")]
-async fn these_events_fired(world: &mut World, step: &Step) {
-    world.node.hear_out().await;
-    let heard = world.node.ear.take();
-    compare_events(world, rows(step), &heard);
-    world.duties.events = true;
-}
-
-#[then(regex = r"^this event fired, with nothing more in it: (\S+) (\{.*\})$")]
-async fn this_event_fired_exactly(world: &mut World, kind: String, payload: String) {
-    world.node.hear_out().await;
-    let heard = world.node.ear.take();
-    assert_eq!(heard.len(), 1, "{heard:?}");
-    assert_eq!(heard[0].kind, kind);
-    world.compare(&payload, &heard[0].payload, true);
-    world.duties.events = true;
+#[then(regex = r"^exactly this event fired: (\S+) (\{.*\})$")]
+async fn exactly_this_event_fired(world: &mut World, kind: String, payload: String) {
+    let fired = fired_events(world).await;
+    assert_eq!(fired.len(), 1, "{fired:?}");
+    assert_eq!(fired[0].kind, kind);
+    world.compare(&payload, &fired[0].payload, true);
 }
 
 #[then("no event fired")]
 async fn no_event_fired(world: &mut World) {
-    world.node.hear_out().await;
-    let heard = world.node.ear.take();
-    assert!(heard.is_empty(), "{heard:?}");
-    world.duties.events = true;
+    let fired = fired_events(world).await;
+    assert!(fired.is_empty(), "{fired:?}");
 }
 
 #[then(regex = r#"^(\d+) "(.*?)" events? fired and no other$"#)]
 async fn so_many_events_fired(world: &mut World, count: usize, kind: String) {
-    world.node.hear_out().await;
-    let heard = world.node.ear.take();
-    assert!(heard.iter().all(|event| event.kind == kind), "{heard:?}");
-    assert_eq!(heard.len(), count);
-    world.duties.events = true;
+    let fired = fired_events(world).await;
+    assert!(fired.iter().all(|event| event.kind == kind), "{fired:?}");
+    assert_eq!(fired.len(), count);
 }
 
 // The state, read back.
 
-#[then(regex = r#"^reading "(.*?)" with (\{.*\}) answers (\{.*\}|null)$"#)]
-async fn reading_answers(world: &mut World, function: String, body: String, expected: String) {
+#[then(regex = r#"^reading "(.*?)" with (\{.*\}) answers(?: (\{.*\}|null)|:)$"#)]
+async fn reading_answers(world: &mut World, function: String, body: String, expected: String, step: &Step) {
     let answer = world.read(&function, &body).await.unwrap_or_else(|error| panic!("{error}"));
-    world.compare(&expected, &answer, false);
-    world.duties.state = true;
-}
-
-#[then(regex = r#"^reading "(.*?)" with (\{.*\}) answers:$"#)]
-async fn reading_answers_doc(world: &mut World, function: String, body: String, step: &Step) {
-    reading_answers(world, function, body, docstring(step).to_owned()).await;
+    world.compare(json_of(&expected, step), &answer, false);
+    world.asserted.state = true;
 }
 
 #[then(regex = r#"^reading "(.*?)" with (\{.*\}) fails with "(.*)"$"#)]
 async fn reading_fails(world: &mut World, function: String, body: String, code: String) {
     let error = world.read(&function, &body).await.expect_err("the read fails");
     assert!(error.starts_with(&format!("{code}: ")), "{error}");
-    world.duties.state = true;
+    world.asserted.state = true;
 }
 
 /// The ids on the active path, custom entries included, oldest first.
@@ -350,30 +324,30 @@ async fn transcript(world: &World, session_id: &str) -> Vec<String> {
 async fn the_transcript_is(world: &mut World, session_id: String, ids: String) {
     let expected = world.expand(&ids);
     assert_eq!(transcript(world, &session_id).await, names(&expected));
-    world.duties.state = true;
+    world.asserted.state = true;
 }
 
 #[then(regex = r#"^the transcript of "(.*?)" is empty$"#)]
 async fn the_transcript_is_empty(world: &mut World, session_id: String) {
     assert_eq!(transcript(world, &session_id).await, Vec::<String>::new());
-    world.duties.state = true;
+    world.asserted.state = true;
 }
 
-/// The same sessions, entries, leaves and times as before the restart.
-#[then("everything is as it was")]
-async fn everything_is_as_it_was(world: &mut World) {
+/// Sessions, entries, leaves and times are the same as before the restart.
+#[then("the restart changed nothing")]
+async fn the_restart_changed_nothing(world: &mut World) {
     nothing_changed(world).await;
-    world.duties.answer = true;
+    world.asserted.answer = true;
 }
 
 #[then("nothing changed")]
 async fn nothing_changed(world: &mut World) {
     let now = world.node.everything().await;
-    assert_eq!(now, world.before, "the state is not what it was before the call");
-    world.duties.state = true;
+    assert_eq!(now, world.before, "the call changed the state");
+    world.asserted.state = true;
 }
 
-/// Sessions in the order a list gives them.
+/// Sessions in the order of the list.
 #[then(regex = r#"^it lists (".*")$"#)]
 async fn it_lists(world: &mut World, ids: String) {
     let expected = names(&world.expand(&ids));
@@ -393,17 +367,17 @@ fn listed(page: &Value) -> Vec<String> {
 
 // Subscribers.
 
-#[given(regex = r#"^(\w+) listens to "(.*?)" with (\{.*\}|null)$"#)]
-async fn listens(world: &mut World, name: String, trigger_type: String, config: String) {
+#[given(regex = r#"^(\w+) subscribes to "(.*?)" with (\{.*\}|null)$"#)]
+async fn subscribes(world: &mut World, name: String, trigger_type: String, config: String) {
     let config = world.expected(&config);
-    world.node.ear.subscribe(&name, &trigger_type, &config, None).unwrap_or_else(|error| panic!("{error}"));
+    world.node.recorder.subscribe(&name, &trigger_type, &config, None).unwrap_or_else(|error| panic!("{error}"));
 }
 
-#[when(regex = r#"^(\w+) wants to listen to "(.*?)" with (.*)$"#)]
-async fn wants_to_listen(world: &mut World, name: String, trigger_type: String, config: String) {
+#[when(regex = r#"^(\w+) tries to subscribe to "(.*?)" with (.*)$"#)]
+async fn tries_to_subscribe(world: &mut World, name: String, trigger_type: String, config: String) {
     world.before = world.node.everything().await;
     let config = world.expected(&config);
-    world.refused_subscription = world.node.ear.subscribe(&name, &trigger_type, &config, None).err();
+    world.refused_subscription = world.node.recorder.subscribe(&name, &trigger_type, &config, None).err();
 }
 
 #[then(regex = r#"^the subscription is refused, naming "(.*)"$"#)]
@@ -411,43 +385,75 @@ async fn the_subscription_is_refused(world: &mut World, word: String) {
     let error = world.refused_subscription.take().expect("the subscription is refused");
     let word = world.named(&word);
     assert!(error.contains(&word), "{word:?} is not in: {error}");
-    world.duties.answer = true;
+    world.asserted.answer = true;
 }
 
 #[then("the subscription is accepted")]
 async fn the_subscription_is_accepted(world: &mut World) {
     assert_eq!(world.refused_subscription, None);
-    world.duties.answer = true;
+    world.asserted.answer = true;
 }
 
-#[then(regex = r"^(\w+) hears:$")]
-async fn hears(world: &mut World, name: String, step: &Step) {
-    world.node.hear_out().await;
-    let heard = world.node.ear.take_deliveries(&name);
-    let expected = rows(step);
-    assert_eq!(heard.len(), expected.len(), "{heard:?}");
-    for (row, delivery) in expected.iter().zip(&heard) {
-        world.compare(&row[0], &delivery["data"], false);
+/// How a row is compared with a delivery.
+enum Rows {
+    /// The first cell with the fields of the payload that it names.
+    Payloads,
+    /// The same, and the second cell with the whole sidecar.
+    WithSidecar,
+    /// Both cells exactly.
+    Exact,
+}
+
+fn compare_deliveries(world: &mut World, expected: &[Vec<String>], deliveries: &[Value], how: Rows) {
+    assert_eq!(deliveries.len(), expected.len(), "{deliveries:?}");
+    for (row, delivery) in expected.iter().zip(deliveries) {
+        world.compare(&row[0], &delivery["data"], matches!(how, Rows::Exact));
+        if !matches!(how, Rows::Payloads) {
+            world.compare(&row[1], &delivery["sidecar"], true);
+        }
     }
 }
 
-#[then(regex = r"^(\w+) hears nothing$")]
-async fn hears_nothing(world: &mut World, name: String) {
-    world.node.hear_out().await;
-    let heard = world.node.ear.take_deliveries(&name);
-    assert!(heard.is_empty(), "{heard:?}");
+/// What a subscriber received since the last call of this function.
+async fn deliveries(world: &World, name: &str) -> Vec<Value> {
+    world.node.wait_for_events().await;
+    world.node.recorder.take_deliveries(name)
 }
 
-#[then(regex = r"^(\w+) hears, with the sidecar:$")]
-async fn hears_sidecar(world: &mut World, name: String, step: &Step) {
-    world.node.hear_out().await;
-    let heard = world.node.ear.take_deliveries(&name);
-    let expected = rows(step);
-    assert_eq!(heard.len(), expected.len(), "{heard:?}");
-    for (row, delivery) in expected.iter().zip(&heard) {
-        world.compare(&row[0], &delivery["data"], false);
-        world.compare(&row[1], &delivery["sidecar"], true);
-    }
+#[then(regex = r"^(\w+) receives:$")]
+async fn receives(world: &mut World, name: String, step: &Step) {
+    let deliveries = deliveries(world, &name).await;
+    compare_deliveries(world, rows(step), &deliveries, Rows::Payloads);
+}
+
+#[then(regex = r"^(\w+) receives nothing$")]
+async fn receives_nothing(world: &mut World, name: String) {
+    let deliveries = deliveries(world, &name).await;
+    assert!(deliveries.is_empty(), "{deliveries:?}");
+}
+
+/// As a given, it binds the positions of what was received so far to variables.
+#[given(regex = r#"^(\w+) received up to "<\w+>":$"#)]
+#[then(regex = r"^(\w+) receives, with the sidecar:$")]
+async fn receives_with_sidecar(world: &mut World, name: String, step: &Step) {
+    let deliveries = deliveries(world, &name).await;
+    compare_deliveries(world, rows(step), &deliveries, Rows::WithSidecar);
+}
+
+#[then(regex = r"^(\w+) receives exactly:$")]
+async fn receives_exactly(world: &mut World, name: String, step: &Step) {
+    let deliveries = deliveries(world, &name).await;
+    compare_deliveries(world, rows(step), &deliveries, Rows::Exact);
+}
+
+/// Each binding receives events in commit order. There is no order between bindings.
+#[then(regex = r"^(\w+) receives, in any order:$")]
+async fn receives_in_any_order(world: &mut World, name: String, step: &Step) {
+    let mut deliveries = deliveries(world, &name).await;
+    deliveries.sort_by_key(|delivery| {
+        (delivery["sidecar"]["session-manager"]["seq"].as_u64(), delivery["sidecar"]["which"].as_u64())
+    });
+    compare_deliveries(world, rows(step), &deliveries, Rows::WithSidecar);
 }
 
 // The feed.
@@ -456,13 +462,7 @@ async fn hears_sidecar(world: &mut World, name: String, step: &Step) {
 async fn binds(world: &mut World, name: String, trigger_type: String, config: String, metadata: String) {
     world.before = world.node.everything().await;
     let (config, metadata) = (world.expected(&config), world.expected(&metadata));
-    world.refused_subscription = world.node.ear.subscribe(&name, &trigger_type, &config, Some(metadata)).err();
-}
-
-/// The scene's own hearing: what was heard so far, to know its positions by name.
-#[given(regex = r#"^(\w+) heard up to "<\w+>":$"#)]
-async fn heard_up_to(world: &mut World, name: String, step: &Step) {
-    hears_sidecar(world, name, step).await;
+    world.refused_subscription = world.node.recorder.subscribe(&name, &trigger_type, &config, Some(metadata)).err();
 }
 
 #[given(regex = r#"^the feed is trimmed up to "(.*)"$"#)]
@@ -470,32 +470,4 @@ async fn the_feed_is_trimmed(world: &mut World, position: String) {
     let position = ClusterTag::new("node").parse(&world.named(&position)).expect("a position of this node");
     let trim = Command::Feed(FeedOrder::Trim { upto: position.place() });
     world.node.propose(trim).await.expect("the feed is trimmed");
-}
-
-#[then(regex = r"^(\w+) hears, word for word:$")]
-async fn hears_exactly(world: &mut World, name: String, step: &Step) {
-    world.node.hear_out().await;
-    let heard = world.node.ear.take_deliveries(&name);
-    let expected = rows(step);
-    assert_eq!(heard.len(), expected.len(), "{heard:?}");
-    for (row, delivery) in expected.iter().zip(&heard) {
-        world.compare(&row[0], &delivery["data"], true);
-        world.compare(&row[1], &delivery["sidecar"], true);
-    }
-}
-
-/// Each binding in commit order; between bindings there is no order.
-#[then(regex = r"^(\w+) hears, in any order:$")]
-async fn hears_in_any_order(world: &mut World, name: String, step: &Step) {
-    world.node.hear_out().await;
-    let mut heard = world.node.ear.take_deliveries(&name);
-    heard.sort_by_key(|delivery| {
-        (delivery["sidecar"]["session-manager"]["seq"].as_u64(), delivery["sidecar"]["which"].as_u64())
-    });
-    let expected = rows(step);
-    assert_eq!(heard.len(), expected.len(), "{heard:?}");
-    for (row, delivery) in expected.iter().zip(&heard) {
-        world.compare(&row[0], &delivery["data"], false);
-        world.compare(&row[1], &delivery["sidecar"], true);
-    }
 }

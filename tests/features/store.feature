@@ -1,7 +1,7 @@
 Feature: session::store::* is the raw protocol that bridges speak
 
-  # Prevents: a bridge that cannot write what it has decided, or raw writes that wake subscribers a second time.
-  Scenario: A raw meta is stored as it is, silently
+  # Prevents: a bridge that cannot write its decisions, or raw writes that fire a second event.
+  Scenario: A raw meta is stored unchanged and fires no event
     When I call "session::store::put-meta" with {"meta": {"session_id": "s", "title": "T", "description": "d", "status": "error", "status_reason": "r", "message_count": 7, "metadata": {"team": "a"}, "forked_from": "x", "created_at": 3, "updated_at": 4}}
     Then it answers exactly {"ok": true}
     And no event fired
@@ -9,7 +9,7 @@ Feature: session::store::* is the raw protocol that bridges speak
     And reading "session::get" with {"session_id": "s"} answers {"meta": {"title": "T", "message_count": 7}}
     And reading "session::list" with {"status": "error", "metadata": {"team": "a"}} answers {"sessions": [{"session_id": "s"}]}
 
-  # Prevents: a raw write being merged with, or guarded by, what was there.
+  # Prevents: a raw write being merged with the old value, or refused because of it.
   Scenario: A raw meta replaces the one before
     Given a session "s" with {"title": "Old", "metadata": {"team": "a"}}
     When I call "session::store::put-meta" with {"meta": {"session_id": "s", "title": "New", "description": "", "status": "done", "message_count": 0, "created_at": 1, "updated_at": 2}}
@@ -19,7 +19,7 @@ Feature: session::store::* is the raw protocol that bridges speak
     And reading "session::list" with {"metadata": {"team": "a"}} answers {"sessions": []}
     And reading "session::list" with {"status": "idle"} answers {"sessions": []}
 
-  # Prevents: an unknown meta being an error on the wire.
+  # Prevents: an unknown meta being an error.
   Scenario: An unknown meta is null
     When I call "session::store::get-meta" with {"session_id": "nobody"}
     Then it answers null
@@ -37,7 +37,7 @@ Feature: session::store::* is the raw protocol that bridges speak
     And reading "session::store::get-active-leaf" with {"session_id": "s"} answers {"entry_id": "<absent>"}
     And the transcript of "s" is empty
 
-  # Prevents: raw writes being idempotent, so that a bridge's update never arrives.
+  # Prevents: a second raw write being ignored as a retry, so that a bridge's update is lost.
   Scenario: A raw entry replaces the one before
     Given a session "s"
     And "s" holds the messages "a", "b"
@@ -47,7 +47,7 @@ Feature: session::store::* is the raw protocol that bridges speak
     And reading "session::get-message" with {"session_id": "s", "entry_id": "b"} answers {"entry": {"revision": 9, "message": "<assistant:new>"}}
     And the transcript of "s" is "a", "b"
 
-  # Prevents: a raw write moving an entry in the tree, and with it every path that leads through it.
+  # Prevents: a raw write changing the parent of an entry, and every path through it.
   Scenario: A raw entry cannot change its parent
     Given a session "s"
     And "s" holds the messages "a", "b", "c"
@@ -56,7 +56,7 @@ Feature: session::store::* is the raw protocol that bridges speak
     And no event fired
     And nothing changed
 
-  # Prevents: a circle of one.
+  # Prevents: an entry that is its own parent.
   Scenario: A raw entry cannot be its own parent
     Given a session "s"
     When I call "session::store::put-entry" with {"session_id": "s", "entry": {"kind": "custom", "id": "c", "parent_id": "c", "timestamp": 5, "custom_type": "x"}}
@@ -76,8 +76,8 @@ Feature: session::store::* is the raw protocol that bridges speak
     And the transcript of "s" is "a", "b", "c"
     And reading "session::store::list-entries" with {"session_id": "s"} answers {"entries": [{"id": "a"}, {"id": "b"}, {"id": "c"}]}
 
-  # Prevents: a circle of parents, which raw writes can make, hanging a reader for ever.
-  Scenario: A circle of parents ends a path, it does not hang it
+  # Prevents: a cycle of parents, which raw writes can make, hanging a reader.
+  Scenario: A cycle of parents ends a path
     Given a session "s"
     And I called "session::store::put-entry" with {"session_id": "s", "entry": {"kind": "message", "id": "a", "parent_id": "b", "timestamp": 1, "message": "<user:a>"}}
     And I called "session::store::put-entry" with {"session_id": "s", "entry": {"kind": "message", "id": "b", "parent_id": "a", "timestamp": 2, "message": "<user:b>"}}
@@ -86,7 +86,7 @@ Feature: session::store::* is the raw protocol that bridges speak
     And no event fired
     And the transcript of "s" is "a", "b"
 
-  # Prevents: an unknown entry being an error on the wire.
+  # Prevents: an unknown entry being an error.
   Scenario: An unknown entry is null
     Given a session "s"
     When I call "session::store::get-entry" with {"session_id": "s", "entry_id": "a"}
@@ -94,7 +94,7 @@ Feature: session::store::* is the raw protocol that bridges speak
     And no event fired
     And nothing changed
 
-  # Prevents: a child being listed before its parent, which a reader that builds a tree must not see.
+  # Prevents: a child being listed before its parent.
   Scenario: Entries are listed parents first
     Given a session "s"
     And "s" holds the messages "z", "y", "x"
@@ -104,8 +104,8 @@ Feature: session::store::* is the raw protocol that bridges speak
     And no event fired
     And nothing changed
 
-  # Prevents: an unknown session being an error on the wire.
-  Scenario: The entries of an unknown session are none
+  # Prevents: an unknown session being an error.
+  Scenario: An unknown session has no entries
     When I call "session::store::list-entries" with {"session_id": "nobody"}
     Then it answers exactly {"entries": []}
     And no event fired
@@ -120,7 +120,7 @@ Feature: session::store::* is the raw protocol that bridges speak
     And no event fired
     And nothing changed
 
-  # Prevents: the raw leaf and the public one being two different things.
+  # Prevents: the raw leaf differing from the active leaf.
   Scenario: The raw leaf is the active leaf
     Given a session "s"
     And "s" holds the messages "a", "b"
@@ -130,7 +130,7 @@ Feature: session::store::* is the raw protocol that bridges speak
     And reading "session::store::get-active-leaf" with {"session_id": "s"} answers {"entry_id": "a"}
     And the transcript of "s" is "a"
 
-  # Prevents: a cleared leaf leaving the transcript where it was.
+  # Prevents: a cleared leaf not changing the transcript.
   Scenario: A cleared leaf empties the transcript and keeps the entries
     Given a session "s"
     And "s" holds the messages "a", "b"
@@ -141,7 +141,7 @@ Feature: session::store::* is the raw protocol that bridges speak
     And reading "session::store::get-active-leaf" with {"session_id": "s"} answers {"entry_id": "<absent>"}
     And reading "session::get-message" with {"session_id": "s", "entry_id": "b"} answers {"entry": {"id": "b"}}
 
-  # Prevents: the raw delete of a meta taking the entries along: the bridge deletes those itself.
+  # Prevents: the raw delete of a meta deleting the entries, which the bridge deletes itself.
   Scenario: A raw meta is deleted alone
     Given a session "s" with {"metadata": {"team": "a"}}
     And "s" holds the messages "a"
@@ -152,7 +152,7 @@ Feature: session::store::* is the raw protocol that bridges speak
     And reading "session::list" with {"metadata": {"team": "a"}} answers {"sessions": []}
     And reading "session::store::list-entries" with {"session_id": "s"} answers {"entries": [{"id": "a"}]}
 
-  # Prevents: the raw delete of entries taking the meta along, or another session's entries.
+  # Prevents: the raw delete of entries deleting the meta, or another session's entries.
   Scenario: Raw entries are deleted alone
     Given a session "s"
     And a session "s2"
@@ -165,8 +165,8 @@ Feature: session::store::* is the raw protocol that bridges speak
     And reading "session::get" with {"session_id": "s"} answers {"meta": {"message_count": 1}}
     And the transcript of "s2" is "a"
 
-  # Prevents: a session a bridge has taken apart refusing new life.
-  Scenario: An append to a leaf that is gone starts a new root
+  # Prevents: a session with deleted entries refusing appends.
+  Scenario: An append to a deleted leaf starts a new root
     Given a session "s"
     And "s" holds the messages "a"
     And I called "session::store::delete-entries" with {"session_id": "s"}
@@ -176,8 +176,8 @@ Feature: session::store::* is the raw protocol that bridges speak
       | session::message-added | {"entry_id": "b", "parent_id": "<absent>"} |
     And the transcript of "s" is "b"
 
-  # Prevents: subscribers at the main not hearing what was done at an edge, or hearing it changed.
-  Scenario: Published events are passed on as they are
+  # Prevents: subscribers at the main missing events of an edge, or receiving them changed.
+  Scenario: Published events are delivered unchanged
     When I call "session::store::publish-events" with:
       """
       {"events": [
@@ -191,31 +191,43 @@ Feature: session::store::* is the raw protocol that bridges speak
       | session::message-added | {"session_id": "e", "entry_id": "x", "message": "<user:x>"} |
     And reading "session::get" with {"session_id": "e"} answers null
 
-  # Prevents: half a batch being told before its last envelope turns out to be broken.
-  Scenario: One unknown trigger type refuses the whole batch
-    When I call "session::store::publish-events" with {"events": [{"trigger_type": "session::created", "payload": {"session_id": "e"}}, {"trigger_type": "session::vanished", "payload": {"session_id": "e"}}]}
-    Then it fails with "session/invalid_request", saying "trigger_type"
-    And no event fired
-    And nothing changed
+  # Prevents: one malformed envelope costing subscribers the well-formed ones beside it.
+  Scenario: Malformed envelopes are skipped and the others are delivered
+    When I call "session::store::publish-events" with:
+      """
+      {"events": [
+        {"trigger_type": "session::vanished", "payload": {"session_id": "e"}},
+        {"trigger_type": "session::created", "payload": {"session_id": "e"}},
+        {"payload": {"session_id": "e"}},
+        7,
+        {"trigger_type": "session::message-added", "payload": {"session_id": "e", "message": {"role": "robot"}}},
+        {"trigger_type": "session::deleted", "payload": {"session_id": "e"}}
+      ]}
+      """
+    Then it answers exactly {"published": 2}
+    And these events fired:
+      | session::created | {"session_id": "e"} |
+      | session::deleted | {"session_id": "e"} |
+    And reading "session::get" with {"session_id": "e"} answers null
 
-  # Prevents: an event that belongs to no session and could never be ordered.
-  Scenario: An event without a session is refused
+  # Prevents: an event without a session, which has no order.
+  Scenario: An event without a session is skipped
     When I call "session::store::publish-events" with {"events": [{"trigger_type": "session::created", "payload": {"title": "x"}}]}
-    Then it fails with "session/invalid_request", saying "session_id"
+    Then it answers exactly {"published": 0}
     And no event fired
     And nothing changed
 
-  # Prevents: nothing to tell being an error.
-  Scenario: An empty batch of events is fine
+  # Prevents: an empty batch being an error.
+  Scenario: An empty batch of events is accepted
     When I call "session::store::publish-events" with {"events": []}
     Then it answers exactly {"published": 0}
     And no event fired
     And nothing changed
 
-  # Prevents: an instance that does not hold the data serving it, or a bridge pointed at a bridge.
-  Scenario: Where the data lives elsewhere the raw protocol is refused
+  # Prevents: a node without the data serving it, or a bridge connected to a bridge.
+  Scenario: A node that does not hold the data refuses the raw protocol
     Given a session "s"
-    And the data lives elsewhere
+    And the node does not hold the data
     When I call "session::store::delete-meta" with {"session_id": "s"}
     Then it fails with "session/invalid_request", saying "store"
     And no event fired
@@ -223,8 +235,8 @@ Feature: session::store::* is the raw protocol that bridges speak
     And reading "session::store::list-metas" with {} fails with "session/invalid_request"
     And nothing changed
 
-  # Prevents: raw numbers at the end of their range stopping the node that adds one to them.
-  Scenario: Counters at their end neither wrap nor crash
+  # Prevents: extreme raw numbers overflowing when the node adds one to them.
+  Scenario: Counters at their maximum neither wrap nor crash
     Given I called "session::store::put-meta" with {"meta": {"session_id": "s", "title": "", "description": "", "status": "idle", "message_count": 18446744073709551615, "created_at": 1, "updated_at": 1}}
     And I called "session::store::put-entry" with {"session_id": "s", "entry": {"kind": "message", "id": "a", "timestamp": 1, "revision": 18446744073709551615, "message": "<user:a>"}}
     And I called "session::append" with {"session_id": "s", "entry_id": "b", "message": "<user:b>"}

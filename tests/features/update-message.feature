@@ -1,10 +1,10 @@
 Feature: session::update-message replaces a message's content
 
-  # Prevents: a streamed reply whose subscribers get a piece instead of the message, or whose other fields are lost.
-  Scenario: The content is replaced, everything else stays
+  # Prevents: subscribers of a streamed reply getting only a part of the message, or other fields being lost.
+  Scenario: The content is replaced, everything else is unchanged
     Given a session "s"
-    And I asked "session::append" with {"session_id": "s", "entry_id": "a", "message": "<assistant:st>", "origin": {"o": 1}} and was told {"timestamp": "<then>"}
-    And I asked "session::get" with {"session_id": "s"} and was told {"meta": {"updated_at": "<before>"}}
+    And calling "session::append" with {"session_id": "s", "entry_id": "a", "message": "<assistant:st>", "origin": {"o": 1}} answered {"timestamp": "<then>"}
+    And calling "session::get" with {"session_id": "s"} answered {"meta": {"updated_at": "<before>"}}
     When I call "session::update-message" with {"session_id": "s", "entry_id": "a", "content": "<content:streamed>"}
     Then it answers exactly {"updated": true, "revision": 1}
     And these events fired:
@@ -12,8 +12,8 @@ Feature: session::update-message replaces a message's content
     And reading "session::get-message" with {"session_id": "s", "entry_id": "a"} answers {"entry": {"timestamp": "<then>", "revision": 1, "origin": {"o": 1}, "message": "<assistant:streamed>"}}
     And reading "session::get" with {"session_id": "s"} answers {"meta": {"message_count": 1, "updated_at": "<after before>"}}
 
-  # Prevents: revisions that skip or repeat, so that a client cannot tell what it has seen.
-  Scenario: Every update counts the revision up by one
+  # Prevents: revisions that skip or repeat.
+  Scenario: Every update raises the revision by one
     Given a session "s"
     And "s" holds the messages "a", "b"
     And I called "session::update-message" with {"session_id": "s", "entry_id": "a", "content": "<content:1>"}
@@ -25,7 +25,7 @@ Feature: session::update-message replaces a message's content
       | session::message-updated | {"entry_id": "a", "revision": 3, "message": {"content": "<content:3>"}} |
     And reading "session::get-message" with {"session_id": "s", "entry_id": "b"} answers {"entry": {"revision": 1}}
 
-  # Prevents: an update that was meant for what is there being refused.
+  # Prevents: an update with the current revision being refused.
   Scenario: The expected revision matches
     Given a session "s"
     And "s" holds the messages "a"
@@ -36,7 +36,7 @@ Feature: session::update-message replaces a message's content
       | session::message-updated | {"entry_id": "a", "revision": 2} |
     And reading "session::get-message" with {"session_id": "s", "entry_id": "a"} answers {"entry": {"revision": 2, "message": {"content": "<content:2>"}}}
 
-  # Prevents: a lost update: somebody else wrote first.
+  # Prevents: a lost update: another client wrote first.
   Scenario: A stale expected revision writes nothing
     Given a session "s"
     And "s" holds the messages "a"
@@ -46,7 +46,7 @@ Feature: session::update-message replaces a message's content
     And no event fired
     And nothing changed
 
-  # Prevents: a revision from the future being taken for the present one.
+  # Prevents: a future revision being accepted.
   Scenario: An expected revision that was never reached writes nothing
     Given a session "s"
     And "s" holds the messages "a"
@@ -55,7 +55,7 @@ Feature: session::update-message replaces a message's content
     And no event fired
     And nothing changed
 
-  # Prevents: the outcome of a function call whose details cannot follow its content.
+  # Prevents: a function result whose details cannot be updated.
   Scenario: A function result takes new details
     Given a session "s"
     And I called "session::append" with {"session_id": "s", "entry_id": "r", "message": "<result:running>"}
@@ -65,8 +65,8 @@ Feature: session::update-message replaces a message's content
       | session::message-updated | {"entry_id": "r", "message": {"role": "function_result", "content": "<content:done>", "details": {"exit": 7}}} |
     And reading "session::get-message" with {"session_id": "s", "entry_id": "r"} answers {"entry": {"message": {"content": "<content:done>", "details": {"exit": 7}}}}
 
-  # Prevents: an update of the content wiping the details.
-  Scenario: Details that are not given stay
+  # Prevents: an update of the content removing the details.
+  Scenario: Details that are not given are unchanged
     Given a session "s"
     And I called "session::append" with {"session_id": "s", "entry_id": "r", "message": "<result:running>"}
     When I call "session::update-message" with {"session_id": "s", "entry_id": "r", "content": "<content:done>"}
@@ -75,7 +75,7 @@ Feature: session::update-message replaces a message's content
       | session::message-updated | {"entry_id": "r", "message": "<result:done>"} |
     And reading "session::get-message" with {"session_id": "s", "entry_id": "r"} answers {"entry": {"message": {"details": {"exit": 0}}}}
 
-  # Prevents: custom messages, which carry details as well, being forgotten.
+  # Prevents: details of custom messages not being supported.
   Scenario: A custom message takes details
     Given a session "s"
     And I called "session::append" with {"session_id": "s", "entry_id": "n", "message": "<note:x>"}
@@ -85,7 +85,7 @@ Feature: session::update-message replaces a message's content
       | session::message-updated | {"entry_id": "n", "message": {"role": "custom", "custom_type": "note", "content": "<content:y>", "details": [1, 2]}} |
     And reading "session::get-message" with {"session_id": "s", "entry_id": "n"} answers {"entry": {"message": {"details": [1, 2]}}}
 
-  # Prevents: details that vanish silently on a message that has no place for them.
+  # Prevents: details being ignored on a message that cannot have them.
   Scenario: A user message takes no details
     Given a session "s"
     And "s" holds the messages "a"
@@ -113,7 +113,7 @@ Feature: session::update-message replaces a message's content
       | session::message-updated | {"entry_id": "a", "message": "<user:x>"} |
     And reading "session::get-message" with {"session_id": "s", "entry_id": "a"} answers {"entry": {"message": "<user:x>"}}
 
-  # Prevents: bookkeeping turning into a message.
+  # Prevents: a custom entry becoming a message.
   Scenario: A custom entry has no content
     Given a session "s"
     And I called "session::append" with {"session_id": "s", "entry_id": "c", "custom": {"custom_type": "mark", "data": 1}}
@@ -138,7 +138,7 @@ Feature: session::update-message replaces a message's content
     And no event fired
     And reading "session::get" with {"session_id": "nobody"} answers null
 
-  # Prevents: a late streaming update pulling the transcript back to its message.
+  # Prevents: a late update moving the leaf back to its message.
   Scenario: An update does not move the leaf
     Given a session "s"
     And "s" holds the messages "a", "b"
@@ -149,7 +149,7 @@ Feature: session::update-message replaces a message's content
     And the transcript of "s" is "a", "b"
     And reading "session::store::get-active-leaf" with {"session_id": "s"} answers {"entry_id": "b"}
 
-  # Prevents: a reply that is still streaming on a branch the user left becoming unwritable.
+  # Prevents: a reply that streams on an abandoned branch being refused.
   Scenario: An entry on an abandoned branch can be updated
     Given a session "s"
     And "s" holds the messages "a", "b"
@@ -161,8 +161,8 @@ Feature: session::update-message replaces a message's content
     And the transcript of "s" is "a", "c"
     And reading "session::messages" with {"session_id": "s", "from_entry_id": "b"} answers {"messages": [{"entry_id": "a"}, {"message": {"content": "<content:late>"}}]}
 
-  # Prevents: an update's own correlation being lost, or replacing the entry's.
-  Scenario: The update's origin rides on its event only
+  # Prevents: the origin of an update being lost, or replacing the entry's.
+  Scenario: The origin of an update is only in its event
     Given a session "s"
     And I called "session::append" with {"session_id": "s", "entry_id": "a", "message": "<user:x>", "origin": {"by": "append"}}
     When I call "session::update-message" with {"session_id": "s", "entry_id": "a", "content": "<content:y>", "origin": {"by": "update"}}
@@ -181,8 +181,8 @@ Feature: session::update-message replaces a message's content
       | session::message-updated | {"entry_id": "a", "message": {"content": []}} |
     And reading "session::get-message" with {"session_id": "s", "entry_id": "a"} answers {"entry": {"message": {"content": []}}}
 
-  # Prevents: a guard with a typing error guarding nothing.
-  Scenario: An expected revision that is no revision is refused
+  # Prevents: an invalid expected revision being ignored.
+  Scenario: An invalid expected revision is refused
     Given a session "s"
     And "s" holds the messages "a"
     When I call "session::update-message" with {"session_id": "s", "entry_id": "a", "content": [], "expected_revision": "0"}

@@ -1,13 +1,13 @@
-//! Owns: what one scenario knows: its node, its variables, the last answer, and which of the three duties of a scenario
-//! it has fulfilled: assert the answer, the events, and the state read back.
+//! Owns: the data of one scenario: its node, its variables, the last answer, and which of the three results it has
+//! asserted: the answer, the events, and the state that is read back.
 
 use std::fmt;
 use std::sync::Mutex;
 
 use serde_json::Value;
 
+use crate::json_shorthand::{self, Variables};
 use crate::node::{Kind, Node};
-use crate::words::{self, Variables};
 
 /// The store the scenarios of this round run on.
 pub static ROUND: Mutex<Kind> = Mutex::new(Kind::Memory);
@@ -18,14 +18,15 @@ pub struct World {
     pub node: Node,
     pub variables: Variables,
     pub answer: Option<Result<Value, String>>,
-    /// Everything, as it was before the last call.
+    /// The whole state before the last call.
     pub before: Value,
     pub refused_subscription: Option<String>,
-    pub duties: Duties,
+    pub asserted: Asserted,
 }
 
+/// Which results the steps have asserted. A scenario must assert all of them.
 #[derive(Debug, Default)]
-pub struct Duties {
+pub struct Asserted {
     pub answer: bool,
     pub events: bool,
     pub state: bool,
@@ -46,21 +47,21 @@ impl World {
             answer: None,
             before: Value::Null,
             refused_subscription: None,
-            duties: Duties::default(),
+            asserted: Asserted::default(),
         }
     }
 
     pub fn expand(&self, text: &str) -> String {
-        words::expand(text, &self.variables)
+        json_shorthand::expand(text, &self.variables)
     }
 
-    /// Words with the texts in them that are known by name.
+    /// Text with the variables in it replaced by their values.
     pub fn named(&self, words: &str) -> String {
         let texts = self.variables.iter().filter_map(|(name, value)| Some((format!("<{name}>"), value.as_str()?)));
         texts.fold(words.to_owned(), |words, (name, text)| words.replace(&name, text))
     }
 
-    /// A call whose answer the scenario will look at.
+    /// A call whose answer the next steps assert.
     pub async fn call(&mut self, function: &str, body: &str) {
         let body = self.expand(body);
         self.before = self.node.everything().await;
@@ -68,13 +69,13 @@ impl World {
         self.answer = Some(answer.unwrap_or_else(|| Err(format!("there is no function {function}"))));
     }
 
-    /// A call that prepares the scene: it must succeed, and its events are none of the scenario's business.
+    /// A call that prepares the state. It must succeed, and its events need not be asserted.
     pub async fn prepare(&mut self, function: &str, body: &str) -> Value {
         let body = self.expand(body);
         let answer = self.node.call(function, &body).await;
         let answer = answer.unwrap_or_else(|| panic!("there is no function {function}"));
-        self.node.hear_out().await;
-        self.node.ear.take();
+        self.node.wait_for_events().await;
+        self.node.recorder.take();
         answer.unwrap_or_else(|error| panic!("{function} with {body} failed: {error}"))
     }
 
@@ -83,21 +84,21 @@ impl World {
         answer.unwrap_or_else(|| panic!("there is no function {function}"))
     }
 
-    /// The shape a step expects, with what is known filled in.
+    /// The shape that a step expects, with shorthands and variables replaced.
     pub fn expected(&self, text: &str) -> Value {
         let text = self.expand(text);
-        serde_json::from_str(&text).unwrap_or_else(|error| panic!("the step's JSON is broken ({error}): {text}"))
+        serde_json::from_str(&text).unwrap_or_else(|error| panic!("the JSON of the step is invalid ({error}): {text}"))
     }
 
-    pub fn compare(&mut self, expected: &str, said: &Value, exact: bool) {
+    pub fn compare(&mut self, expected: &str, actual: &Value, exact: bool) {
         let expected = self.expected(expected);
-        if let Err(difference) = words::compare(&expected, said, exact, &mut self.variables) {
-            panic!("{difference}\nin {said}");
+        if let Err(difference) = json_shorthand::compare(&expected, actual, exact, &mut self.variables) {
+            panic!("{difference}\nin {actual}");
         }
     }
 
     pub fn answered(&mut self) -> Value {
-        self.duties.answer = true;
+        self.asserted.answer = true;
         match self.answer.clone().expect("a call was made") {
             Ok(answer) => answer,
             Err(error) => panic!("the call failed: {error}"),
@@ -105,20 +106,20 @@ impl World {
     }
 
     pub fn failed(&mut self) -> String {
-        self.duties.answer = true;
+        self.asserted.answer = true;
         match self.answer.clone().expect("a call was made") {
             Ok(answer) => panic!("the call succeeded: {answer}"),
             Err(error) => error,
         }
     }
 
-    /// The scenario is over: nothing may be left unsaid.
-    pub async fn leave(&mut self) {
-        let Duties { answer, events, state } = self.duties;
-        self.node.hear_out().await;
-        let unasserted = self.node.ear.take();
+    /// Ends the scenario, and fails it if it left a result unasserted.
+    pub async fn finish(&mut self) {
+        let Asserted { answer, events, state } = self.asserted;
+        self.node.wait_for_events().await;
+        let unasserted = self.node.recorder.take();
         self.node.stop().await;
-        assert!(unasserted.is_empty(), "events fired that no step asserts: {unasserted:?}");
+        assert!(unasserted.is_empty(), "no step asserts these events: {unasserted:?}");
         assert!(answer, "the scenario asserts no answer");
         assert!(events, "the scenario asserts neither events nor their absence");
         assert!(state, "the scenario reads no state back");

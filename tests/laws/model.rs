@@ -1,20 +1,24 @@
-//! Owns: a plain second opinion on what sessions do. Everything is JSON in ordered maps, every read walks and sorts
-//! everything. It takes the machine's commands and questions as input and shares no logic with it.
+//! Owns: a second, simple implementation of sessions, to compare the machine with. Everything is JSON in ordered maps,
+//! and every read scans and sorts everything. It takes the machine's commands and queries as input and shares no logic
+//! with it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Map, Value, json};
 use session_manager::machine::Command;
+use session_manager::machine::apply::fork::ForkSession;
+use session_manager::machine::apply::long::LongWork;
 use session_manager::machine::apply::store::StoreWrite;
 use session_manager::machine::apply::update_message::NewContent;
+use session_manager::machine::change::SessionChange;
 use session_manager::machine::entry::{Body, Entry};
 use session_manager::machine::query::list::ListQuery;
 use session_manager::machine::query::messages::MessagesQuery;
 use session_manager::machine::view::ListOrder;
 
-/// What one command brought about, in the model's opinion. A refusal is its code.
+/// The outcome of one command. A refusal is its code.
 #[derive(Debug, PartialEq)]
-pub struct Told {
+pub struct ModelOutcome {
     pub answer: Result<Value, String>,
     pub events: Vec<Value>,
 }
@@ -35,19 +39,21 @@ pub struct Model {
     pub entries: BTreeMap<String, Vec<Value>>,
     pub leaves: BTreeMap<String, String>,
     pub seqs: BTreeMap<String, u64>,
-    /// Sessions that raw writes touched: counting and leaves may be wrong there, by design.
+    /// Sessions with raw writes. Their message counts and leaves may be wrong, by design.
     pub tainted: BTreeSet<String>,
+    /// Forks under way, by their id: what was asked for, and how many entries are copied.
+    pub forks: BTreeMap<String, (ForkSession, usize)>,
 }
 
 type Refused = &'static str;
 
 impl Model {
-    /// `minted` holds the ids the machine derived from the stamp: the session's (create, fork), then the entries'.
-    pub fn apply(&mut self, at_ms: i64, command: &Command, minted: &[String]) -> Told {
+    /// `minted` holds the ids that the machine derived from the stamp: the session (create, fork), then the entries.
+    pub fn apply(&mut self, at_ms: i64, command: &Command, minted: &[String]) -> ModelOutcome {
         let at = at_ms.max(self.clock);
         let mut events = Vec::new();
         let answer = self.decide(at, command, minted, &mut events);
-        Told { answer: answer.map_err(str::to_owned), events }
+        ModelOutcome { answer: answer.map_err(str::to_owned), events }
     }
 
     fn decide(
@@ -60,8 +66,8 @@ impl Model {
         let id_of = |n: usize| minted.get(n).cloned().unwrap_or_else(|| "(nothing was minted)".to_owned());
         match command {
             Command::Create(c) => {
-                let meta = born(&id_of(0), &c.title, &c.description, c.metadata.as_ref(), at);
-                Ok(self.birth(at, meta, events))
+                let meta = new_meta(&id_of(0), &c.title, &c.description, c.metadata.as_ref(), at);
+                Ok(self.create(at, meta, events))
             }
             Command::Ensure(c) => {
                 let id = c.session_id.as_str();
@@ -69,7 +75,7 @@ impl Model {
                     return Ok(json!({ "meta": meta, "created": false }));
                 }
                 let s = &c.session;
-                let meta = self.birth(at, born(id, &s.title, &s.description, s.metadata.as_ref(), at), events);
+                let meta = self.create(at, new_meta(id, &s.title, &s.description, s.metadata.as_ref(), at), events);
                 Ok(json!({ "meta": meta["meta"], "created": true }))
             }
             Command::SetMeta(c) => {
@@ -120,6 +126,7 @@ impl Model {
                     return Ok(json!({ "deleted": false }));
                 }
                 self.report(id, "session::deleted", json!({ "timestamp": at }), events);
+                self.end_forks_of(id);
                 self.metas.remove(id);
                 self.entries.remove(id);
                 self.leaves.remove(id);
@@ -137,8 +144,8 @@ impl Model {
                 }
                 let parent = self.parent(id, c.parent_id.as_ref().map(|parent| parent.as_str()))?;
                 let origin = c.origin.as_ref().map(|origin| origin.value());
-                let entry = spelled(&entry_id, parent.as_deref(), at, origin.as_ref(), &c.body);
-                self.hang(at, id, vec![entry.clone()], events);
+                let entry = entry_json(&entry_id, parent.as_deref(), at, origin.as_ref(), &c.body);
+                self.append_entries(at, id, vec![entry.clone()], events);
                 Ok(appended(&entry))
             }
             Command::AppendMany(c) => {
@@ -152,11 +159,11 @@ impl Model {
                 let mut entries = Vec::new();
                 for (n, message) in c.messages.iter().enumerate() {
                     let body = Body::Message(message.clone());
-                    entries.push(spelled(&id_of(n), parent.as_deref(), at, origin.as_ref(), &body));
+                    entries.push(entry_json(&id_of(n), parent.as_deref(), at, origin.as_ref(), &body));
                     parent = Some(id_of(n));
                 }
                 let ids: Vec<Value> = entries.iter().map(|entry| entry["id"].clone()).collect();
-                self.hang(at, id, entries, events);
+                self.append_entries(at, id, entries, events);
                 Ok(json!({ "entry_ids": ids }))
             }
             Command::UpdateMessage(c) => {
@@ -175,10 +182,10 @@ impl Model {
                 if c.expected_revision.is_some_and(|expected| expected != revision) {
                     return Ok(json!({ "updated": false, "revision": revision }));
                 }
-                // Only a raw write can bring a revision this far.
+                // Only a raw write can set the largest revision.
                 let revision = revision.checked_add(1).ok_or("session/invalid_request")?;
                 entry["revision"] = json!(revision);
-                let NewContent::Full(content) = &c.content else { unreachable!("the model is told everything") };
+                let NewContent::Full(content) = &c.content else { unreachable!("the model gets whole contents only") };
                 entry["message"]["content"] = content.value();
                 if let Some(details) = &c.details {
                     entry["message"]["details"] = details.value();
@@ -219,13 +226,13 @@ impl Model {
                     copies.push(copy);
                 }
                 let title = c.title.clone().unwrap_or_else(|| source["title"].as_str().unwrap().to_owned());
-                let mut meta = born(&id, &title, source["description"].as_str().unwrap(), None, at);
+                let mut meta = new_meta(&id, &title, source["description"].as_str().unwrap(), None, at);
                 copy_field(&source, "metadata", &mut meta);
                 meta["forked_from"] = json!(source_id);
                 meta["message_count"] = json!(copies.iter().filter(|copy| copy["kind"] == "message").count());
                 self.leaves.insert(id.clone(), id_of(path.len()));
                 self.entries.insert(id, copies);
-                Ok(self.birth(at, meta, events))
+                Ok(self.create(at, meta, events))
             }
             Command::SetActiveLeaf(c) => {
                 let (id, entry_id) = (c.session_id.as_str(), c.entry_id.as_str());
@@ -237,22 +244,74 @@ impl Model {
                 }
                 Ok(json!({ "active_leaf": entry_id }))
             }
+            Command::Import(_) => unreachable!("the sequences import nothing"),
             Command::Store(write) => self.store(at, write, events),
-            // Nothing that a session could tell.
+            Command::Long(work) => self.long(at, work, minted, events),
+            // Commands of the feed do not change sessions.
             Command::Feed(_) => Ok(json!({ "ok": true })),
+        }
+    }
+
+    fn end_forks_of(&mut self, source: &str) {
+        self.forks.retain(|_, (fork, _)| fork.session_id.as_str() != source);
+    }
+
+    /// Long work shows the same as the plain command, at one moment.
+    fn long(&mut self, at: i64, work: &LongWork, minted: &[String], events: &mut Vec<Value>) -> Result<Value, Refused> {
+        match work {
+            LongWork::Delete(c) => self.decide(at, &Command::Delete(c.clone()), minted, events),
+            LongWork::DeleteEntries(id) => {
+                self.store(at, &StoreWrite::Session(id.clone(), SessionChange::DeleteEntries), events)
+            }
+            LongWork::BeginFork(c) => {
+                self.known(c.session_id.as_str())?;
+                self.entry(c.session_id.as_str(), c.entry_id.as_str()).ok_or("session/entry_not_found")?;
+                if self.forks.len() >= 16 {
+                    return Err("session/invalid_request");
+                }
+                self.forks.insert(minted[0].clone(), (c.clone(), 0));
+                self.clock = at;
+                Ok(json!({ "begun": true }))
+            }
+            LongWork::ContinueFork { source, fork, records } => {
+                let Some((asked, copied)) = self.forks.get(fork.as_str()).cloned() else {
+                    self.known(source.as_str())?;
+                    return Err("session/invalid_request");
+                };
+                self.known(source.as_str())?;
+                let copied = copied + *records as usize;
+                if copied < self.path(source.as_str(), asked.entry_id.as_str()).len() {
+                    self.forks.insert(fork.as_str().to_owned(), (asked, copied));
+                    self.clock = at;
+                    return Ok(json!({ "begun": true }));
+                }
+                self.forks.remove(fork.as_str());
+                self.decide(at, &Command::Fork(asked), minted, events)
+            }
+            LongWork::GiveUpFork { fork, .. } => {
+                if self.forks.remove(fork.as_str()).is_some() {
+                    self.clock = at;
+                }
+                Ok(json!({ "ok": true }))
+            }
+            LongWork::Free { .. } => {
+                self.clock = at;
+                Ok(json!({ "ok": true }))
+            }
+            LongWork::Import(_) => unreachable!("the sequences import nothing"),
         }
     }
 
     fn store(&mut self, at: i64, write: &StoreWrite, events: &mut Vec<Value>) -> Result<Value, Refused> {
         let owned = |id: &session_manager::machine::ids::SessionId| id.as_str().to_owned();
         match write {
-            StoreWrite::PutMeta(meta) => {
-                self.metas.insert(owned(&meta.session_id), json!(meta));
+            StoreWrite::Session(id, SessionChange::PutMeta(meta)) => {
+                self.metas.insert(owned(id), json!(meta));
             }
-            StoreWrite::DeleteMeta(id) => {
+            StoreWrite::Session(id, SessionChange::DeleteMeta) => {
                 self.metas.remove(id.as_str());
             }
-            StoreWrite::PutEntry(id, entry) => {
+            StoreWrite::Session(id, SessionChange::PutEntry(entry)) => {
                 let entry = json!(entry);
                 if entry.get("parent_id") == Some(&entry["id"]) {
                     return Err("session/invalid_request");
@@ -263,13 +322,14 @@ impl Model {
                 }
                 self.put_entry(id.as_str(), entry);
             }
-            StoreWrite::DeleteEntries(id) => {
+            StoreWrite::Session(id, SessionChange::DeleteEntries) => {
+                self.end_forks_of(id.as_str());
                 self.entries.remove(id.as_str());
             }
-            StoreWrite::SetLeaf(id, entry_id) => {
+            StoreWrite::Session(id, SessionChange::SetLeaf(entry_id)) => {
                 self.leaves.insert(owned(id), entry_id.as_str().to_owned());
             }
-            StoreWrite::DeleteLeaf(id) => {
+            StoreWrite::Session(id, SessionChange::DeleteLeaf) => {
                 self.leaves.remove(id.as_str());
             }
             StoreWrite::PublishEvents(envelopes) => {
@@ -296,7 +356,7 @@ impl Model {
         Ok(json!({ "ok": true }))
     }
 
-    fn birth(&mut self, at: i64, meta: Value, events: &mut Vec<Value>) -> Value {
+    fn create(&mut self, at: i64, meta: Value, events: &mut Vec<Value>) -> Value {
         let id = meta["session_id"].as_str().unwrap().to_owned();
         self.metas.insert(id.clone(), meta.clone());
         self.clock = at;
@@ -308,7 +368,7 @@ impl Model {
         json!({ "meta": meta })
     }
 
-    fn hang(&mut self, at: i64, id: &str, entries: Vec<Value>, events: &mut Vec<Value>) {
+    fn append_entries(&mut self, at: i64, id: &str, entries: Vec<Value>, events: &mut Vec<Value>) {
         let mut meta = self.metas[id].clone();
         for entry in entries {
             if entry["kind"] == "message" {
@@ -334,7 +394,7 @@ impl Model {
 
     /// Stores the meta of a session that a command changed.
     fn touch(&mut self, at: i64, mut meta: Value) -> Value {
-        meta["updated_at"] = json!(at.max(meta["updated_at"].as_i64().unwrap()));
+        meta["updated_at"] = json!(at.max(meta["updated_at"].as_i64().unwrap().saturating_add(1)));
         self.metas.insert(meta["session_id"].as_str().unwrap().to_owned(), meta.clone());
         self.clock = at;
         meta
@@ -378,7 +438,7 @@ impl Model {
         self.entries.get(id)?.iter().find(|entry| entry["id"] == entry_id)
     }
 
-    /// Oldest first; ends where a parent is missing or would repeat.
+    /// Oldest first. Ends where a parent is missing or occurs a second time.
     pub fn path(&self, id: &str, leaf: &str) -> Vec<Value> {
         let mut path: Vec<Value> = Vec::new();
         let mut here = Some(leaf.to_owned());
@@ -393,7 +453,7 @@ impl Model {
         path
     }
 
-    /// The ids of a page, and whether another follows.
+    /// The entries of a page, and whether another page follows.
     pub fn messages(&self, query: &MessagesQuery, after: &After) -> Result<(Vec<Value>, bool), Refused> {
         let id = query.session_id.as_str();
         self.known(id)?;
@@ -458,7 +518,7 @@ fn sort_key_of(order: ListOrder, time: i64, id: &str) -> (i128, String) {
     }
 }
 
-fn born(id: &str, title: &str, description: &str, metadata: Option<&Map<String, Value>>, at: i64) -> Value {
+fn new_meta(id: &str, title: &str, description: &str, metadata: Option<&Map<String, Value>>, at: i64) -> Value {
     let mut meta = json!({
         "session_id": id, "title": title, "description": description, "status": "idle", "message_count": 0,
         "created_at": at, "updated_at": at,
@@ -469,7 +529,7 @@ fn born(id: &str, title: &str, description: &str, metadata: Option<&Map<String, 
     meta
 }
 
-fn spelled(id: &str, parent: Option<&str>, at: i64, origin: Option<&Value>, body: &Body) -> Value {
+fn entry_json(id: &str, parent: Option<&str>, at: i64, origin: Option<&Value>, body: &Body) -> Value {
     let mut entry = json!({ "id": id, "timestamp": at, "revision": 0 });
     if let Some(parent) = parent {
         entry["parent_id"] = json!(parent);
@@ -504,7 +564,7 @@ fn copy_field(from: &Value, name: &str, to: &mut Value) {
     }
 }
 
-/// Entries in the API's spelling, as the model keeps them.
-pub fn spell(entries: &[Entry]) -> Vec<Value> {
+/// Entries as JSON, as the model keeps them.
+pub fn entries_json(entries: &[Entry]) -> Vec<Value> {
     entries.iter().map(|entry| json!(entry)).collect()
 }

@@ -1,5 +1,5 @@
-//! The oracles on histories made by hand: an honest one that satisfies all of them, and for each law at least one that does
-//! not. They stand here because the simulation brings its own runner.
+//! The oracles on histories that are built by hand: a correct one that satisfies all of them, and for each law at least
+//! one that breaks it. The tests are here because the simulation has its own runner.
 
 use serde_json::{Value, json};
 use session_manager::machine::ids::RequestId;
@@ -9,36 +9,37 @@ use session_manager::replication::chain;
 use session_manager::requests::Done;
 use session_manager::storage::log::command::Order;
 use session_manager::storage::log::record::{Entry, LogId, Payload};
+use session_manager::storage::state::Encoded;
 
 use crate::history::{
-    Applied, Delivery, History, Life, LifeEvent, Moment, Operation, Outcome, Place, Sample, Subscription,
+    Applied, Delivery, DiskSpeed, History, Life, LifeEvent, Moment, Operation, Outcome, Place, Sample, Subscription,
 };
-use crate::oracle::judge;
+use crate::oracle::check_all;
 use crate::oracle::replay::{Asked, State, asked, response};
 
 const NODES: [u64; 3] = [1, 2, 3];
 
-/// A cluster that does everything right, one call after the other.
-struct Story {
+/// Builds the history of a correct cluster that executes one call at a time.
+struct FakeRun {
     history: History,
     state: State,
     hash: u128,
     order: u64,
 }
 
-impl Story {
-    fn new() -> Story {
+impl FakeRun {
+    fn new() -> FakeRun {
         let history = History { voters: NODES.into(), ..History::default() };
-        let mut story = Story { history, state: State::default(), hash: 0, order: 0 };
+        let mut run = FakeRun { history, state: State::default(), hash: 0, order: 0 };
         for node in NODES {
-            let at = story.moment();
-            story.history.lives.push(Life { at, node, boot: 1, what: LifeEvent::Started });
+            let at = run.moment();
+            run.history.lives.push(Life { at, node, boot: 1, what: LifeEvent::Started });
         }
-        let bound = story.moment();
+        let bound = run.moment();
         let subscription = Subscription { id: 0, subscriber: 0, node: 1, after: None, bound, ended: None };
-        story.history.subscriptions.push(subscription);
-        story.commit(Payload::Blank);
-        story
+        run.history.subscriptions.push(subscription);
+        run.commit(Payload::Blank);
+        run
     }
 
     fn moment(&mut self) -> Moment {
@@ -46,7 +47,7 @@ impl Story {
         Moment { order: self.order, at_ms: self.order }
     }
 
-    /// Puts an entry into the log of every node, and its events before the subscriber.
+    /// Adds an entry to the log of every node, and delivers its events to the subscriber.
     fn commit(&mut self, payload: Payload) -> Option<session_manager::machine::Outcome> {
         let index = self.history.log().len() as u64;
         let outcome = match &payload {
@@ -54,9 +55,9 @@ impl Story {
             Payload::Blank | Payload::Membership(_) => None,
         };
         let changes = outcome.as_ref().map_or(&[][..], |outcome| &outcome.changes);
-        self.hash = chain::link(self.hash, index, changes, &mut Vec::new());
+        self.hash = chain::link(self.hash, index, &Encoded::new(changes));
         let contents = Some(self.state.contents());
-        let (entry, hash) = (Entry { id: LogId { term: 1, leader: 1, index }, payload }, self.hash);
+        let (entry, hash) = (Entry { id: LogId::new(1, 1, index), payload }, self.hash);
         for node in NODES {
             let noticed = self.moment();
             self.history.applied.push(Applied { node, boot: 1, noticed, entry: entry.clone() });
@@ -82,10 +83,10 @@ impl Story {
         let at_ms = self.order as i64;
         let stamp = Stamp { at_ms, seed: u128::from(self.order) << 8 | 1 };
         let request_id = RequestId::new(at_ms, request);
-        Payload::Command(Order::new(Stamped { stamp, request_id, repeated, command }))
+        Payload::Command(Order::new(Stamped { stamp, request_id, is_retry: repeated, scope: None, command }))
     }
 
-    /// A call that is answered honestly. Returns its id.
+    /// A call with its correct answer. Returns its id.
     fn call(&mut self, function: &'static str, request: Value) -> usize {
         let (id, called) = (self.history.operations.len(), self.moment());
         let outcome = Outcome::Unknown(String::new());
@@ -99,7 +100,7 @@ impl Story {
                 self.commit(order).expect("a command").answer.map(Done::Answered)
             }
             Asked::Question(question) => self.state.ask(&question).unwrap().map(Done::Found),
-            Asked::Malformed | Asked::Operational => unreachable!("not in these stories"),
+            Asked::Malformed | Asked::Operational => unreachable!("these runs do not use them"),
         };
         operation.outcome = match answer {
             Ok(done) => Outcome::Answered(response(function, done)),
@@ -123,7 +124,7 @@ impl Story {
         self.call("session::get-message", json!({"session_id": "s", "entry_id": "e"}))
     }
 
-    /// The same call again, word for word, with whatever outcome.
+    /// A retry of the same call, with the given outcome.
     fn again(&mut self, id: usize, outcome: Outcome) -> usize {
         let (called, returned) = (self.moment(), Some(self.moment()));
         let again =
@@ -170,315 +171,351 @@ fn message(words: &str) -> Value {
     json!({"role": "user", "timestamp": 1, "content": [{"type": "text", "text": words}]})
 }
 
-/// A session with the message `e`, some updates, a fork, a second session that comes and goes.
-fn honest() -> Story {
-    let mut story = Story::new();
-    story.call("session::ensure", json!({"session_id": "s"}));
-    story.call("session::append", json!({"session_id": "s", "entry_id": "e", "message": message("first")}));
-    story.read();
-    story.append("second");
-    story.update("one");
-    story.read();
-    story.update(&"two ".repeat(30));
-    story.call("session::create", json!({"title": "other"}));
-    story.call("session::fork", json!({"session_id": "s", "entry_id": "e"}));
-    story.call("session::set-status", json!({"session_id": "s", "status": "done"}));
-    story.call("session::set-status", json!({"session_id": "s", "status": "done"}));
-    story.call("session::ensure", json!({"session_id": "t"}));
-    story.call("session::delete", json!({"session_id": "t"}));
-    story.call("session::ensure", json!({"session_id": "t"}));
-    story.call("session::append", json!({"session_id": "nowhere", "message": message("lost")}));
-    story.call("session::messages", json!({"session_id": "s"}));
-    story
+/// A session with the message `e`, some updates, a fork, and a second session that is deleted and created again.
+fn correct() -> FakeRun {
+    let mut run = FakeRun::new();
+    run.call("session::ensure", json!({"session_id": "s"}));
+    run.call("session::append", json!({"session_id": "s", "entry_id": "e", "message": message("first")}));
+    run.read();
+    run.append("second");
+    run.update("one");
+    run.read();
+    run.update(&"two ".repeat(30));
+    run.call("session::create", json!({"title": "other"}));
+    run.call("session::fork", json!({"session_id": "s", "entry_id": "e"}));
+    run.call("session::set-status", json!({"session_id": "s", "status": "done"}));
+    run.call("session::set-status", json!({"session_id": "s", "status": "done"}));
+    run.call("session::ensure", json!({"session_id": "t"}));
+    run.call("session::delete", json!({"session_id": "t"}));
+    run.call("session::ensure", json!({"session_id": "t"}));
+    run.call("session::append", json!({"session_id": "nowhere", "message": message("lost")}));
+    run.call("session::messages", json!({"session_id": "s"}));
+    run
 }
 
-/// The oracles that found something wrong, in the order in which they are asked.
-fn accusers(history: &History) -> Vec<&'static str> {
-    let mut names: Vec<&str> = judge(history).into_iter().map(|broken| broken.oracle).collect();
+/// The oracles that found a violation, in the order in which they run.
+fn failing_oracles(history: &History) -> Vec<&'static str> {
+    let mut names: Vec<&str> = check_all(history).into_iter().map(|broken| broken.oracle).collect();
     names.dedup();
     names
 }
 
 #[track_caller]
-fn accused_by(oracle: &str, history: &History) {
-    let broken = judge(history);
+fn assert_fails(oracle: &str, history: &History) {
+    let broken = check_all(history);
     assert!(broken.iter().any(|broken| broken.oracle == oracle), "{oracle} found nothing; {broken:#?}");
 }
 
 #[test]
-fn an_honest_history_satisfies_every_oracle() {
-    assert_eq!(judge(&honest().end()), []);
+fn a_correct_history_satisfies_every_oracle() {
+    assert_eq!(check_all(&correct().end()), []);
 }
 
 #[test]
 fn unknown_outcomes_may_have_happened_or_not() {
-    let mut story = honest();
-    let happened = story.append("told to nobody");
-    story.operation(happened).outcome = Outcome::Unknown("no answer".to_owned());
-    story.read();
-    // Not in the log: it never happened.
-    story.again(happened, Outcome::Unknown("no answer".to_owned()));
-    let refused = story.append("not even sent");
-    story
-        .history
-        .applied
-        .retain(|applied| applied.entry.index() != story.history.samples.last().unwrap().applied.index);
-    let last = story.history.samples.last().unwrap().applied.index;
-    story.history.samples.retain(|sample| sample.applied.index != last);
-    story.history.deliveries.retain(|delivery| delivery.place.index != last);
-    story.operation(refused).outcome = Outcome::Unavailable("nobody listened".to_owned());
-    assert_eq!(accusers(&story.history), Vec::<&str>::new());
+    let mut run = correct();
+    let happened = run.append("never answered");
+    run.operation(happened).outcome = Outcome::Unknown("no answer".to_owned());
+    run.read();
+    // It is not in the log, so it was not executed.
+    run.again(happened, Outcome::Unknown("no answer".to_owned()));
+    let refused = run.append("never sent");
+    run.history.applied.retain(|applied| applied.entry.index() != run.history.samples.last().unwrap().applied.index);
+    let last = run.history.samples.last().unwrap().applied.index;
+    run.history.samples.retain(|sample| sample.applied.index != last);
+    run.history.deliveries.retain(|delivery| delivery.place.index != last);
+    run.operation(refused).outcome = Outcome::Unavailable("no node listened".to_owned());
+    assert_eq!(failing_oracles(&run.history), Vec::<&str>::new());
 }
 
 #[test]
 fn agreement_sees_two_states_and_two_entries_at_one_index() {
-    let mut history = honest().end();
+    let mut history = correct().end();
     history.samples[10].state_hash ^= 1;
-    assert_eq!(accusers(&history), ["agreement"]);
-    // The hash comes with a snapshot; what else comes with it is another matter.
-    let mut history = honest().end();
+    assert_eq!(failing_oracles(&history), ["agreement"]);
+    // A snapshot carries the hash beside the state, so the contents are checked separately.
+    let mut history = correct().end();
     let contents = history.samples[10].contents.as_mut().unwrap();
     *contents ^= 1;
-    assert_eq!(accusers(&history), ["agreement"]);
-    let mut history = honest().end();
-    history.applied[10].entry.id.term += 1;
-    accused_by("agreement", &history);
+    assert_eq!(failing_oracles(&history), ["agreement"]);
+    let mut history = correct().end();
+    history.applied[10].entry.id.leader.term += 1;
+    assert_fails("agreement", &history);
 }
 
 #[test]
 fn a_gap_in_the_log_is_seen() {
-    let mut history = honest().end();
+    let mut history = correct().end();
     history.applied.retain(|applied| applied.entry.index() != 3);
-    assert_eq!(accusers(&history), ["replay"]);
+    assert_eq!(failing_oracles(&history), ["replay"]);
 }
 
 #[test]
-fn once_sees_an_acknowledged_write_that_is_not_there() {
-    let mut story = honest();
+fn once_sees_an_acknowledged_write_that_is_lost() {
+    let mut run = correct();
     let answer = json!({"entry_id": "ghost", "parent_id": "e", "timestamp": 99});
-    let lost = story.append("there");
-    story.operation(lost).request["message"] = message("elsewhere");
-    *story.answer(lost) = answer;
-    accused_by("once", &story.end());
+    let lost = run.append("there");
+    run.operation(lost).request["message"] = message("elsewhere");
+    *run.answer(lost) = answer;
+    assert_fails("once", &run.end());
 }
 
 #[test]
-fn once_sees_a_write_that_happened_twice_or_against_its_word() {
-    let mut story = honest();
-    let append = story.append("twice");
-    let command = story.command_of(append);
-    let order = story.order(command, 77, false);
-    story.commit(order);
-    accused_by("once", &story.end());
+fn once_sees_a_write_that_was_executed_twice_or_although_it_was_refused() {
+    let mut run = correct();
+    let append = run.append("twice");
+    let command = run.command_of(append);
+    let order = run.order(command, 77, false);
+    run.commit(order);
+    assert_fails("once", &run.end());
 
-    let mut story = honest();
-    let append = story.append("it is said that this did not happen");
-    story.operation(append).outcome = Outcome::Unavailable("no leader".to_owned());
-    accused_by("once", &story.end());
+    let mut run = correct();
+    let append = run.append("reported as not executed");
+    run.operation(append).outcome = Outcome::Unavailable("no leader".to_owned());
+    assert_fails("once", &run.end());
 }
 
 #[test]
-fn once_sees_what_nobody_asked_for() {
-    let mut story = honest();
-    let append = story.append("asked for");
-    story.operation(append).request["message"] = message("in other words");
-    accused_by("once", &story.end());
+fn once_sees_a_write_that_no_client_sent() {
+    let mut run = correct();
+    let append = run.append("asked for");
+    run.operation(append).request["message"] = message("another text");
+    assert_fails("once", &run.end());
 }
 
 #[test]
-fn dedup_sees_one_proposal_carried_out_twice() {
-    let mut story = honest();
-    let append = story.append("once");
-    let command = story.command_of(append);
+fn dedup_sees_one_proposal_executed_twice() {
+    let mut run = correct();
+    let append = run.append("once");
+    let command = run.command_of(append);
     for _ in 0..2 {
         let at_ms = 50;
-        let stamp = Stamp { at_ms, seed: u128::from(story.order) << 8 | 1 };
+        let stamp = Stamp { at_ms, seed: u128::from(run.order) << 8 | 1 };
         let request_id = RequestId::new(at_ms, 1);
-        let stamped = Stamped { stamp, request_id, repeated: false, command: command.clone() };
-        story.commit(Payload::Command(Order::new(stamped)));
+        let stamped = Stamped { stamp, request_id, is_retry: false, scope: None, command: command.clone() };
+        run.commit(Payload::Command(Order::new(stamped)));
     }
-    accused_by("dedup", &story.end());
+    assert_fails("dedup", &run.end());
 }
 
 #[test]
 fn dedup_sees_two_answers_to_one_id() {
-    let mut story = honest();
-    let append = story.call("session::append", json!({"session_id": "s", "entry_id": "x", "message": message("x")}));
-    let mut answer = story.answer(append).clone();
+    let mut run = correct();
+    let append = run.call("session::append", json!({"session_id": "s", "entry_id": "x", "message": message("x")}));
+    let mut answer = run.answer(append).clone();
     answer["timestamp"] = json!(12_345);
-    story.again(append, Outcome::Answered(answer));
-    accused_by("dedup", &story.end());
+    run.again(append, Outcome::Answered(answer));
+    assert_fails("dedup", &run.end());
 }
 
 #[test]
 fn minted_sees_one_id_given_twice() {
-    let mut story = honest();
-    let (first, second) = (story.append("one"), story.append("two"));
-    let id = story.answer(first)["entry_id"].clone();
-    story.answer(second)["entry_id"] = id;
-    accused_by("minted", &story.end());
+    let mut run = correct();
+    let (first, second) = (run.append("one"), run.append("two"));
+    let id = run.answer(first)["entry_id"].clone();
+    run.answer(second)["entry_id"] = id;
+    assert_fails("minted", &run.end());
 }
 
 #[test]
-fn a_repeated_append_with_an_id_of_its_own_is_no_crime() {
-    let mut story = honest();
+fn a_retried_append_with_an_entry_id_is_correct() {
+    let mut run = correct();
     let request = json!({"session_id": "s", "entry_id": "x", "message": message("x")});
-    story.call("session::append", request.clone());
-    story.call("session::append", request);
-    assert_eq!(judge(&story.end()), []);
+    run.call("session::append", request.clone());
+    run.call("session::append", request);
+    assert_eq!(check_all(&run.end()), []);
 }
 
 #[test]
-fn revisions_sees_one_told_twice_and_one_that_nobody_made() {
-    let mut story = honest();
-    let update = story.update("three");
-    let second = story.update("four");
-    *story.answer(second) = story.answer(update).clone();
-    accused_by("revisions", &story.end());
+fn revisions_sees_one_acknowledged_twice_and_one_that_does_not_exist() {
+    let mut run = correct();
+    let update = run.update("three");
+    let second = run.update("four");
+    *run.answer(second) = run.answer(update).clone();
+    assert_fails("revisions", &run.end());
 
-    let mut story = honest();
-    let read = story.read();
-    story.answer(read)["entry"]["revision"] = json!(9);
-    accused_by("revisions", &story.end());
+    let mut run = correct();
+    let read = run.read();
+    run.answer(read)["entry"]["revision"] = json!(9);
+    assert_fails("revisions", &run.end());
 }
 
 #[test]
-fn chains_sees_a_missing_parent_and_a_circle() {
+fn chains_sees_a_missing_parent_and_a_cycle() {
     for parent in ["nowhere", "e"] {
-        let mut history = honest().end();
+        let mut history = correct().end();
         let listed = history.operations.iter_mut().rfind(|o| o.function == "session::store::list-entries").unwrap();
         let Outcome::Answered(answer) = &mut listed.outcome else { panic!() };
         answer["entries"][0]["parent_id"] = json!(parent);
-        accused_by("chains", &history);
+        assert_fails("chains", &history);
     }
 }
 
 #[test]
 fn time_sees_a_clock_that_runs_backwards() {
-    let mut story = honest();
-    let append = story.append("late");
-    story.answer(append)["timestamp"] = json!(1);
-    accused_by("time", &story.end());
+    let mut run = correct();
+    let append = run.append("late");
+    run.answer(append)["timestamp"] = json!(1);
+    assert_fails("time", &run.end());
 }
 
-/// A reader that is told the state of the past.
-fn stale() -> Story {
-    let mut story = honest();
-    let before = story.read();
-    story.update("new");
-    let after = story.read();
-    *story.answer(after) = story.answer(before).clone();
-    story
+/// A reader that gets a stale state.
+fn stale() -> FakeRun {
+    let mut run = correct();
+    let before = run.read();
+    run.update("new");
+    let after = run.read();
+    *run.answer(after) = run.answer(before).clone();
+    run
 }
 
 #[test]
-fn fresh_and_linear_see_a_read_of_the_past() {
+fn fresh_and_linear_see_a_stale_read() {
     let history = stale().end();
-    accused_by("fresh", &history);
-    accused_by("linear", &history);
+    assert_fails("fresh", &history);
+    assert_fails("linear", &history);
 }
 
 #[test]
 fn a_read_that_began_before_the_write_was_acknowledged_may_see_either() {
-    let mut story = honest();
-    let before = story.read();
-    let update = story.update("new");
-    let read = story.read();
-    *story.answer(read) = story.answer(before).clone();
-    story.operation(read).called = story.operation(update).called;
-    assert_eq!(judge(&story.end()), []);
+    let mut run = correct();
+    let before = run.read();
+    let update = run.update("new");
+    let read = run.read();
+    *run.answer(read) = run.answer(before).clone();
+    run.operation(read).called = run.operation(update).called;
+    assert_eq!(check_all(&run.end()), []);
 }
 
 #[test]
-fn fresh_sees_a_read_of_what_never_was() {
-    let mut story = honest();
-    let read = story.read();
-    story.answer(read)["entry"]["message"]["content"][0]["text"] = json!("invented");
-    accused_by("fresh", &story.end());
+fn fresh_sees_a_state_that_never_existed() {
+    let mut run = correct();
+    let read = run.read();
+    run.answer(read)["entry"]["message"]["content"][0]["text"] = json!("invented");
+    assert_fails("fresh", &run.end());
 }
 
 #[test]
 fn linear_sees_two_readers_that_disagree_on_the_order() {
-    // The write is never acknowledged: one reader sees it, a later one does not.
-    let mut story = honest();
-    let before = story.read();
-    let update = story.update("perhaps");
-    story.operation(update).outcome = Outcome::Unknown("no answer".to_owned());
-    story.read();
-    let second = story.read();
-    *story.answer(second) = story.answer(before).clone();
-    accused_by("linear", &story.history);
+    // The write is not acknowledged. One reader sees it, a later one does not.
+    let mut run = correct();
+    let before = run.read();
+    let update = run.update("perhaps");
+    run.operation(update).outcome = Outcome::Unknown("no answer".to_owned());
+    run.read();
+    let second = run.read();
+    *run.answer(second) = run.answer(before).clone();
+    assert_fails("linear", &run.history);
 }
 
 #[test]
-fn rest_sees_a_node_that_tells_another_end() {
-    let mut history = honest().end();
+fn rest_sees_a_node_with_another_final_state() {
+    let mut history = correct().end();
     let last = history.operations.last_mut().unwrap();
     let Outcome::Answered(answer) = &mut last.outcome else { panic!() };
     answer["metas"].as_array_mut().unwrap().pop();
-    assert_eq!(accusers(&history), ["rest"]);
+    assert_eq!(failing_oracles(&history), ["rest"]);
 }
 
 #[test]
-fn delivery_sees_what_was_never_committed() {
-    let mut history = honest().end();
+fn delivery_sees_an_event_that_was_never_committed() {
+    let mut history = correct().end();
     let mut ghost = history.deliveries[3].clone();
     ghost.place.index = 1000;
     history.deliveries.push(ghost);
-    accused_by("delivery", &history);
+    assert_fails("delivery", &history);
 }
 
 #[test]
-fn delivery_sees_gaps_disorder_and_other_words() {
-    let mut history = honest().end();
+fn delivery_sees_gaps_disorder_and_changed_payloads() {
+    let mut history = correct().end();
     history.deliveries.remove(2);
-    assert_eq!(accusers(&history), ["delivery"]);
-    let mut history = honest().end();
+    assert_eq!(failing_oracles(&history), ["delivery"]);
+    let mut history = correct().end();
     history.deliveries.swap(1, 2);
-    assert_eq!(accusers(&history), ["delivery"]);
-    let mut history = honest().end();
+    assert_eq!(failing_oracles(&history), ["delivery"]);
+    let mut history = correct().end();
     history.deliveries[1].payload["x"] = json!(1);
-    assert_eq!(accusers(&history), ["delivery"]);
-    let mut history = honest().end();
+    assert_eq!(failing_oracles(&history), ["delivery"]);
+    let mut history = correct().end();
     history.deliveries.pop();
-    assert_eq!(accusers(&history), ["delivery"], "a subscriber that lived to the end heard everything");
+    assert_eq!(
+        failing_oracles(&history),
+        ["delivery"],
+        "a subscriber that was connected to the end must receive everything"
+    );
 }
 
 #[test]
-fn delivery_forgives_a_subscriber_that_left_and_one_that_resumed() {
-    let mut history = honest().end();
+fn delivery_accepts_a_subscriber_that_left_and_one_that_resumed() {
+    let mut history = correct().end();
     history.deliveries.truncate(4);
     let at = history.deliveries[3].heard;
     history.subscriptions[0].ended = Some(at);
-    assert_eq!(accusers(&history), Vec::<&str>::new());
+    assert_eq!(failing_oracles(&history), Vec::<&str>::new());
     let after = Some(history.deliveries[1].place);
     let again = Subscription { id: 1, subscriber: 0, node: 2, after, bound: at, ended: Some(at) };
     history.subscriptions.push(again);
     let mut second = history.deliveries[2].clone();
     second.subscription = 1;
     history.deliveries.push(second);
-    assert_eq!(accusers(&history), Vec::<&str>::new());
+    assert_eq!(failing_oracles(&history), Vec::<&str>::new());
     history.subscriptions[1].after = Some(history.deliveries[0].place);
-    assert_eq!(accusers(&history), ["delivery"], "it asked for one event more than it heard");
+    assert_eq!(failing_oracles(&history), ["delivery"], "it must receive one more event than it did");
 }
 
 #[test]
 fn progress_sees_a_node_that_is_down_silent_or_behind() {
-    let mut history = honest().end();
+    let mut history = correct().end();
     let at = history.rested.unwrap();
     history.lives.push(Life { at, node: 2, boot: 1, what: LifeEvent::Crashed });
-    assert_eq!(accusers(&history), ["progress"]);
+    assert_eq!(failing_oracles(&history), ["progress"]);
 
-    let mut history = honest().end();
+    let mut history = correct().end();
     let healed = history.healed.unwrap();
     history.operations.iter_mut().filter(|o| o.called > healed && o.node == 3).for_each(|o| o.node = 1);
-    assert_eq!(accusers(&history), ["progress"]);
+    assert_eq!(failing_oracles(&history), ["progress"]);
 
-    let mut history = honest().end();
+    let mut history = correct().end();
     let (mut behind, mut ahead) = (history.samples[0], *history.samples.last().unwrap());
     let rested = history.rested.unwrap();
     behind.at = Moment { order: rested.order + 1, ..rested };
     ahead.at = behind.at;
     history.samples.extend([behind, ahead]);
-    assert_eq!(accusers(&history), ["progress"]);
+    assert_eq!(failing_oracles(&history), ["progress"]);
+}
+
+#[test]
+fn elections_sees_one_without_a_cause_and_a_leader_that_is_not_replaced_in_time() {
+    let begun = |keeps_leader: bool| {
+        let mut history = correct().end();
+        let first = Moment { order: 0, at_ms: 0 };
+        (history.up, history.keeps_leader) = (Some(first), keeps_leader);
+        let started = NODES.map(|node| Life { at: first, node, boot: 1, what: LifeEvent::Started });
+        history.lives.splice(0..0, started);
+        history
+    };
+    let at = |order: u64, at_ms: u64| Moment { order, at_ms };
+    let life = |at: Moment, node: u64, what: LifeEvent| Life { at, node, boot: 1, what };
+    let healed = |history: &mut History| history.healed = Some(at(1_000_000, 100_000));
+
+    let mut history = begun(true);
+    healed(&mut history);
+    history.healed.iter_mut().for_each(|healed| healed.order = 40);
+    history.lives.push(life(at(30, 5_000), 2, LifeEvent::Leads(7)));
+    assert!(failing_oracles(&history).contains(&"elections"));
+
+    // With syncs of 200 ms, three seconds are enough and four are too long.
+    for (replaced_ms, in_time) in [(12_900, true), (13_100, false)] {
+        let mut history = begun(false);
+        let speeds = NODES.map(|node| DiskSpeed { at: at(20, 9_000), node, sync_ms: 200 });
+        history.disk_speeds.extend(speeds);
+        history.lives.push(life(at(19, 8_000), 1, LifeEvent::Leads(1)));
+        history.lives.push(life(at(30, 10_000), 1, LifeEvent::Crashed));
+        history.lives.push(life(at(31, replaced_ms), 2, LifeEvent::Leads(2)));
+        history.lives.push(life(at(32, 14_000), 1, LifeEvent::Started));
+        healed(&mut history);
+        let found = failing_oracles(&history).contains(&"elections");
+        assert_eq!(found, !in_time, "{replaced_ms}");
+    }
 }

@@ -1,4 +1,5 @@
-//! Owns: the laws of reading a transcript: pages equal a naive walk, and a page costs the page, not the transcript.
+//! Owns: the laws of reading a transcript: the pages equal a naive walk, and the cost of a page depends on the size of
+//! the page, not on the length of the transcript.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -10,22 +11,31 @@ use session_manager::machine::apply::append_many::AppendMany;
 use session_manager::machine::apply::create::CreateSession;
 use session_manager::machine::apply::ensure::EnsureSession;
 use session_manager::machine::entry::{Body, Entry};
-use session_manager::machine::feed::{FeedEdge, Record};
+use session_manager::machine::feed_record::{FeedEdge, Record};
 use session_manager::machine::ids::{EntryId, FeedPlace, Position, RequestId, SessionId};
+use session_manager::machine::long::{Leftover, PendingFork};
 use session_manager::machine::message::Role;
 use session_manager::machine::query::messages::{self, MessagesPage, MessagesQuery};
 use session_manager::machine::refusal::{Fault, Refusal};
 use session_manager::machine::session::SessionMeta;
 use session_manager::machine::view::{Facet, ListOrder, ListPoint, View};
 use session_manager::machine::{Answer, Command};
-use session_manager::storage::memory::MemoryStore;
+use session_manager::storage::state::memory::MemoryStore;
 
-use crate::workshop::{Run, message, stamped};
+use crate::applied_log::{Run, message, stamped};
 
 /// A view that counts how many entries are read through it.
-struct Counted<'a> {
+pub struct Counted<'a> {
     view: &'a dyn View,
-    entries: Cell<u64>,
+    pub entries: Cell<u64>,
+    /// Points asked for in the list indexes.
+    pub points: Cell<u64>,
+}
+
+impl Counted<'_> {
+    pub fn over(view: &dyn View) -> Counted<'_> {
+        Counted { view, entries: Cell::new(0), points: Cell::new(0) }
+    }
 }
 
 impl View for Counted<'_> {
@@ -48,6 +58,18 @@ impl View for Counted<'_> {
         Ok(entries)
     }
 
+    fn entries_after(
+        &self,
+        session_id: &SessionId,
+        after: Option<&EntryId>,
+        limit: usize,
+        bytes_max: usize,
+    ) -> Result<Vec<Entry>, Fault> {
+        let entries = self.view.entries_after(session_id, after, limit, bytes_max)?;
+        self.entries.set(self.entries.get() + entries.len() as u64);
+        Ok(entries)
+    }
+
     fn seq(&self, session_id: &SessionId) -> Result<u64, Fault> {
         self.view.seq(session_id)
     }
@@ -59,15 +81,16 @@ impl View for Counted<'_> {
         from: Option<&ListPoint>,
         limit: usize,
     ) -> Result<Vec<ListPoint>, Fault> {
+        self.points.set(self.points.get() + limit as u64);
         self.view.listed(facet, order, from, limit)
     }
 
-    fn remembered(&self, request_id: RequestId) -> Result<Option<Result<Answer, Refusal>>, Fault> {
-        self.view.remembered(request_id)
+    fn recorded_answer(&self, request_id: RequestId) -> Result<Option<Result<Answer, Refusal>>, Fault> {
+        self.view.recorded_answer(request_id)
     }
 
-    fn recorded(&self, after: Option<FeedPlace>, limit: usize) -> Result<Vec<(FeedPlace, Record)>, Fault> {
-        self.view.recorded(after, limit)
+    fn feed_records(&self, after: Option<FeedPlace>, limit: usize) -> Result<Vec<(FeedPlace, Record)>, Fault> {
+        self.view.feed_records(after, limit)
     }
 
     fn feed_edge(&self) -> Result<FeedEdge, Fault> {
@@ -86,12 +109,28 @@ impl View for Counted<'_> {
         self.view.cursors(starting)
     }
 
+    fn leftovers(&self, limit: usize) -> Result<Vec<Leftover>, Fault> {
+        self.view.leftovers(limit)
+    }
+
+    fn is_leftover(&self, leftover: &Leftover) -> Result<bool, Fault> {
+        self.view.is_leftover(leftover)
+    }
+
+    fn forks(&self) -> Result<Vec<PendingFork>, Fault> {
+        self.view.forks()
+    }
+
+    fn forks_of(&self, source: &SessionId) -> Result<Vec<PendingFork>, Fault> {
+        self.view.forks_of(source)
+    }
+
     fn clock_ms(&self) -> Result<i64, Fault> {
         self.view.clock_ms()
     }
 }
 
-/// One session of a run, with the parents of its entries kept beside it.
+/// One session of a run, with the parents of its entries.
 struct Tree {
     run: Run,
     parents: BTreeMap<String, Option<String>>,
@@ -113,7 +152,7 @@ impl Tree {
         self.run.apply(&stamped(self.written, 1_000 + self.written as i64, command)).answer.unwrap()
     }
 
-    /// Hangs one message below `parent` (below the leaf when `None`) and returns its id.
+    /// Appends one message to `parent` (to the leaf if `None`) and returns its id.
     fn append(&mut self, parent: Option<&str>, role: u8) -> String {
         let answer = self.apply(Command::Append(AppendEntry {
             session_id: SessionId::from(SESSION),
@@ -151,16 +190,16 @@ impl Tree {
         path
     }
 
-    /// One page, and how many entries were read for it.
+    /// One page, and how many entries were read to build it.
     fn page(&self, query: &MessagesQuery) -> (MessagesPage, u64) {
         self.run.look(|view| {
-            let counted = Counted { view, entries: Cell::new(0) };
+            let counted = Counted::over(view);
             let page = messages::query(&counted, query).unwrap();
             (page, counted.entries.get())
         })
     }
 
-    /// Reads the path to `leaf` in pages of `limit` and checks what each page cost.
+    /// Reads the path to `leaf` in pages of `limit` and checks the cost of each page.
     fn read_in_pages(&self, leaf: &str, limit: usize) -> Vec<String> {
         let mut query = query(leaf, limit);
         let mut ids = Vec::new();
@@ -190,7 +229,7 @@ fn query(leaf: &str, limit: usize) -> MessagesQuery {
 }
 
 #[test]
-fn a_page_of_a_transcript_of_100_000_costs_the_page() {
+fn the_cost_of_a_page_does_not_grow_with_a_transcript_of_100_000_messages() {
     let mut tree = Tree::new();
     for _ in 0..100 {
         tree.append_many(1_000);
@@ -200,7 +239,7 @@ fn a_page_of_a_transcript_of_100_000_costs_the_page() {
     assert_eq!(tree.naive_path(&leaf), path);
     assert_eq!(tree.read_in_pages(&leaf, 500), path);
 
-    // A page anywhere, by a cursor that was handed out long ago.
+    // Pages at any depth, by cursors from earlier reads.
     let (first, _) = tree.page(&query(&leaf, 7));
     for depth in [6, 999, 50_000, 99_990] {
         let (earlier, _) = tree.page(&query(&path[depth + 1], depth + 1));
@@ -215,7 +254,7 @@ fn a_page_of_a_transcript_of_100_000_costs_the_page() {
 }
 
 #[test]
-fn a_role_that_hardly_occurs_costs_one_pass_over_the_path() {
+fn a_rare_role_costs_one_pass_over_the_path() {
     let mut tree = Tree::new();
     for _ in 0..1_000 {
         tree.append(None, 0);

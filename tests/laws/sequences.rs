@@ -1,4 +1,4 @@
-//! Owns: the law that the machine over any store does what the plain model says, for random sequences of commands.
+//! Owns: the law that the machine, over any store, behaves like the model for random sequences of commands.
 
 use std::sync::Arc;
 
@@ -13,39 +13,45 @@ use session_manager::machine::apply::create::CreateSession;
 use session_manager::machine::apply::delete::DeleteSession;
 use session_manager::machine::apply::ensure::EnsureSession;
 use session_manager::machine::apply::fork::ForkSession;
+use session_manager::machine::apply::long::{LongWork, due};
 use session_manager::machine::apply::set_active_leaf::SetActiveLeaf;
 use session_manager::machine::apply::set_meta::SetMeta;
 use session_manager::machine::apply::set_status::SetStatus;
 use session_manager::machine::apply::store::{Envelope, StoreWrite};
 use session_manager::machine::apply::update_message::{NewContent, UpdateMessage};
+use session_manager::machine::change::{AnswerChange, Change, SessionChange};
 use session_manager::machine::entry::{Body, Entry};
 use session_manager::machine::event::EventKind;
 use session_manager::machine::ids::{EntryId, RequestId, SessionId};
 use session_manager::machine::json::Json;
 use session_manager::machine::law::{self, LawError};
+use session_manager::machine::long::{PendingFork, Steps};
 use session_manager::machine::message::Role;
+use session_manager::machine::path;
 use session_manager::machine::query::list::ListQuery;
 use session_manager::machine::query::messages::MessagesQuery;
 use session_manager::machine::session::{SessionMeta, SessionStatus};
 use session_manager::machine::stamp::Stamp;
-use session_manager::machine::view::{Change, ListOrder};
+use session_manager::machine::view::ListOrder;
 use session_manager::machine::{self, Answer, Command, Found, Outcome, Query, Stamped};
 use session_manager::storage::Store;
-use session_manager::storage::memory::MemoryStore;
 use session_manager::storage::sled::SledStore;
+use session_manager::storage::state::family::Family;
+use session_manager::storage::state::key::Key;
+use session_manager::storage::state::memory::MemoryStore;
 
-use crate::model::{After, Model, list_time, spell};
-use crate::workshop::{Run, custom, message, minted, reported, stamped, text, told};
+use crate::applied_log::{Run, answer_json, custom, event_json, message, minted, stamped, text};
+use crate::model::{After, Model, entries_json, list_time};
 
-/// Ids that trap a careless key: prefixes of each other, empty, separators, zero bytes, the end of Unicode.
+/// Ids that break careless key encodings: prefixes of each other, empty, separators, zero bytes, the last code point.
 const SESSIONS: [&str; 8] = ["a", "a\0", "a\0b", "ab", "../escape/chat 42:?", "🦀 e\u{301}", "\u{10ffff}", "%2e"];
 const ENTRIES: [&str; 6] = ["x", "x\0", "xy", "", "../e 1:?", "🦀"];
 
-/// Between these steps only the sessions a command touched are compared.
-const LOOK_AT_ALL_EVERY: u64 = 8;
+/// Comparing everything is slow. Other steps compare only the sessions that the command changed.
+const COMPARE_ALL_EVERY: u64 = 8;
 
-/// One choice, resolved against what exists when its turn comes: small numbers name the pools above (so that
-/// unknown ids happen), larger ones something that exists.
+/// A choice that is resolved when its step runs: small numbers name an id of the pools above, which may be unknown;
+/// larger ones name something that exists.
 type Pick = u8;
 
 #[derive(Debug, Clone)]
@@ -69,6 +75,17 @@ enum Op {
     },
     Delete {
         session: Pick,
+        long: bool,
+    },
+    /// Copies some entries of a fork under way, or gives it up.
+    Continue {
+        fork: Pick,
+        records: u32,
+        give_up: bool,
+    },
+    /// Does what the leader owes the state.
+    Chore {
+        records: u32,
     },
     Append {
         session: Pick,
@@ -91,6 +108,7 @@ enum Op {
         session: Pick,
         entry: Pick,
         title: Option<String>,
+        long: bool,
     },
     SetLeaf {
         session: Pick,
@@ -122,7 +140,7 @@ enum Op {
         session: Pick,
         kinds: Vec<u8>,
     },
-    /// Reads the next page of one of the two open transcript readers, or opens it anew.
+    /// Reads the next page of one of the two open transcript readers, or opens a new one.
     ReadMessages {
         reader: bool,
         anew: bool,
@@ -186,14 +204,18 @@ fn op() -> impl Strategy<Value = Op> {
         6 => (p(), metadata()).prop_map(|(session, metadata)| Op::Ensure { session, metadata }),
         3 => (p(), words(), metadata()).prop_map(|(session, title, metadata)| Op::SetMeta { session, title, metadata }),
         3 => (p(), status(), words()).prop_map(|(session, status, reason)| Op::SetStatus { session, status, reason }),
-        2 => p().prop_map(|session| Op::Delete { session }),
+        2 => (p(), any::<bool>()).prop_map(|(session, long)| Op::Delete { session, long }),
+        6 => (p(), 1..4u32, prop::bool::weighted(0.1))
+            .prop_map(|(fork, records, give_up)| Op::Continue { fork, records, give_up }),
+        3 => (1..4u32).prop_map(|records| Op::Chore { records }),
         14 => (p(), prop::option::of(p()), parent(), any::<u8>())
             .prop_map(|(session, entry, parent, body)| Op::Append { session, entry, parent, body }),
         4 => (p(), parent(), prop::collection::vec(any::<u8>(), 0..5))
             .prop_map(|(session, parent, roles)| Op::AppendMany { session, parent, roles }),
         6 => (p(), p(), prop::option::of(0..3u64), any::<bool>())
             .prop_map(|(session, entry, expected, details)| Op::Update { session, entry, expected, details }),
-        3 => (p(), p(), words()).prop_map(|(session, entry, title)| Op::Fork { session, entry, title }),
+        4 => (p(), p(), words(), any::<bool>())
+            .prop_map(|(session, entry, title, long)| Op::Fork { session, entry, title, long }),
         3 => (p(), p()).prop_map(|(session, entry)| Op::SetLeaf { session, entry }),
         2 => (p(), status(), (time(), time()), count(), metadata())
             .prop_map(|(session, status, times, count, metadata)| Op::RawMeta { session, status, times, count, metadata }),
@@ -211,14 +233,14 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// A page reader left open while commands go on: the query with the product's cursor, and where the model stands.
+/// A reader that stays open while commands run: the query with the product's cursor, and the model's position.
 struct Reader<Q> {
     query: Q,
     after: After,
 }
 
-/// One run: the same commands to the product and to the model, compared all the way.
-struct Race {
+/// One run: the same commands go to the product and to the model, and the results are compared.
+struct Comparison {
     run: Run,
     model: Model,
     at_ms: i64,
@@ -229,10 +251,10 @@ struct Race {
 
 type Verdict = Result<(), TestCaseError>;
 
-impl Race {
-    fn new(store: Arc<dyn Store>) -> Race {
+impl Comparison {
+    fn new(store: Arc<dyn Store>) -> Comparison {
         let (transcripts, lists) = ([None, None], [None, None]);
-        Race { run: Run::new(store), model: Model::default(), at_ms: 1_000, log: Vec::new(), transcripts, lists }
+        Comparison { run: Run::new(store), model: Model::default(), at_ms: 1_000, log: Vec::new(), transcripts, lists }
     }
 
     fn session(&self, pick: Pick) -> SessionId {
@@ -288,11 +310,49 @@ impl Race {
                 }
                 self.read_list(slot)
             }
+            Op::Continue { fork, records, give_up } => {
+                let forks = self.run.look(|view| view.forks()).unwrap();
+                let Some(PendingFork { source, fork, .. }) = forks.get(usize::from(fork) % forks.len().max(1)).cloned()
+                else {
+                    return Ok(());
+                };
+                self.apply(Command::Long(match give_up {
+                    true => LongWork::GiveUpFork { source, fork },
+                    false => LongWork::ContinueFork { source, fork, records },
+                }))
+            }
+            Op::Chore { records } => match self.due(self.at_ms, records) {
+                Some(command) => self.apply(command),
+                None => Ok(()),
+            },
             mutation => {
                 let command = self.command(mutation);
                 self.apply(command)
             }
         }
+    }
+
+    fn due(&self, now_ms: i64, records: u32) -> Option<Command> {
+        let steps = Steps { records, ..Steps::default() };
+        self.run.look(|view| due(view, now_ms, steps)).expect("the store can be read")
+    }
+
+    /// When the leader has done what is due, the state holds the entries of the model and no others.
+    fn nothing_is_left(&mut self) -> Verdict {
+        while let Some(command) = self.due(i64::MAX, 2) {
+            self.apply(command)?;
+        }
+        prop_assert!(self.model.forks.is_empty());
+        let count = |family: Family| state(&*self.run.store).iter().filter(|(key, _)| family.owns(key)).count();
+        prop_assert_eq!(count(Family::Entry), self.model.entries.values().map(Vec::len).sum::<usize>());
+        prop_assert_eq!((count(Family::Leftover), count(Family::Fork)), (0, 0));
+        let homeless = |id: &str| !self.model.metas.contains_key(id) && !self.model.entries.contains_key(id);
+        for (key, _) in state(&*self.run.store) {
+            if let Ok(Key::Home(session_id)) = Key::parse(&key) {
+                prop_assert!(!homeless(session_id.as_str()), "a home of {:?}, which is gone", session_id);
+            }
+        }
+        Ok(())
     }
 
     fn command(&self, op: Op) -> Command {
@@ -311,7 +371,11 @@ impl Race {
             Op::SetStatus { session, status, reason } => {
                 Command::SetStatus(SetStatus { session_id: self.session(session), status, reason })
             }
-            Op::Delete { session } => Command::Delete(DeleteSession { session_id: self.session(session) }),
+            Op::Delete { session, long } => {
+                let delete = DeleteSession { session_id: self.session(session) };
+                if long { Command::Long(LongWork::Delete(delete)) } else { Command::Delete(delete) }
+            }
+            Op::Continue { .. } | Op::Chore { .. } => unreachable!("the state says what they do"),
             Op::Append { session, entry, parent, body } => {
                 let session_id = self.session(session);
                 Command::Append(AppendEntry {
@@ -342,17 +406,22 @@ impl Race {
                     session_id,
                 })
             }
-            Op::Fork { session, entry, title } => {
+            Op::Fork { session, entry, title, long } => {
                 let session_id = self.session(session);
-                Command::Fork(ForkSession { entry_id: self.entry(&session_id, entry), session_id, title })
+                let fork = ForkSession { entry_id: self.entry(&session_id, entry), session_id, title };
+                // Only a path whose entries have places is copied in steps.
+                let found = self.run.look(|view| view.entry(&fork.session_id, &fork.entry_id)).unwrap();
+                let long = long && found.is_none_or(|entry| entry.place.is_some());
+                if long { Command::Long(LongWork::BeginFork(fork)) } else { Command::Fork(fork) }
             }
             Op::SetLeaf { session, entry } => {
                 let session_id = self.session(session);
                 Command::SetActiveLeaf(SetActiveLeaf { entry_id: self.entry(&session_id, entry), session_id })
             }
             Op::RawMeta { session, status, times, count, metadata } => {
-                Command::Store(StoreWrite::PutMeta(SessionMeta {
-                    session_id: self.session(session),
+                let session_id = self.session(session);
+                let meta = SessionMeta {
+                    session_id: session_id.clone(),
                     title: "Raw".to_owned(),
                     description: String::new(),
                     status,
@@ -362,7 +431,8 @@ impl Race {
                     forked_from: Some(SessionId::from("elsewhere")),
                     created_at: times.0,
                     updated_at: times.1,
-                }))
+                };
+                Command::Store(StoreWrite::Session(session_id, SessionChange::PutMeta(meta)))
             }
             Op::RawEntry { session, entry, parent, revision, body } => {
                 let session_id = self.session(session);
@@ -375,27 +445,31 @@ impl Race {
                     body: self.body(&session_id, body),
                     place: None,
                 };
-                Command::Store(StoreWrite::PutEntry(session_id, raw))
+                Command::Store(StoreWrite::Session(session_id, SessionChange::PutEntry(raw)))
             }
             Op::RawLeaf { session, entry } => {
                 let session_id = self.session(session);
                 let entry_id = self.entry(&session_id, entry);
-                Command::Store(StoreWrite::SetLeaf(session_id, entry_id))
+                Command::Store(StoreWrite::Session(session_id, SessionChange::SetLeaf(entry_id)))
             }
             Op::RawDelete { session, what } => {
                 let session_id = self.session(session);
-                Command::Store(match what % 3 {
-                    0 => StoreWrite::DeleteMeta(session_id),
-                    1 => StoreWrite::DeleteEntries(session_id),
-                    _two => StoreWrite::DeleteLeaf(session_id),
-                })
+                if what % 6 == 1 {
+                    return Command::Long(LongWork::DeleteEntries(session_id));
+                }
+                let delete = match what % 3 {
+                    0 => SessionChange::DeleteMeta,
+                    1 => SessionChange::DeleteEntries,
+                    _two => SessionChange::DeleteLeaf,
+                };
+                Command::Store(StoreWrite::Session(session_id, delete))
             }
             Op::Publish { session, kinds } => {
                 let envelope = |kind: u8| Envelope {
                     kind: EventKind::ALL[usize::from(kind) % EventKind::ALL.len()],
                     session_id: self.session(session.wrapping_add(kind % 2)),
                     role: None,
-                    payload: Json::print(&json!({ "session_id": "said elsewhere", "n": kind })),
+                    payload: Json::print(&json!({ "session_id": "published by a bridge", "n": kind })),
                     metadata: None,
                 };
                 Command::Store(StoreWrite::PublishEvents(kinds.into_iter().map(envelope).collect()))
@@ -405,17 +479,21 @@ impl Race {
     }
 
     fn apply(&mut self, command: Command) -> Verdict {
-        // Now and then the clock stands still or falls back, as it does when another leader's clock is behind.
+        // Sometimes the clock stands still or goes back, as it does when the clock of a new leader is behind.
         let n = self.log.len() as u64 + 1;
         self.at_ms += [1, 0, 7, -20][n as usize % 4];
         let stamped = stamped(n, self.at_ms, command);
         self.patched_update_does_the_same(&stamped)?;
         let outcome = self.run.apply(&stamped);
-        self.repeating_it_changes_nothing(&stamped, &outcome)?;
-        let minted = minted(&outcome);
+        self.a_retry_changes_nothing(&stamped, &outcome)?;
+        let mut minted = minted(&outcome);
+        // Earlier commands of a long fork have copied most of its entries.
+        if let (Command::Long(_), Ok(Answer::Forked { meta })) = (&stamped.command, &outcome.answer) {
+            minted = self.path_of(&meta.session_id);
+        }
         let expected = self.model.apply(self.at_ms, &stamped.command, &minted);
-        prop_assert_eq!(&told(&outcome.answer), &expected.answer, "answer to {:?}", &stamped.command);
-        let events: Vec<Value> = outcome.events.iter().map(reported).collect();
+        prop_assert_eq!(&answer_json(&outcome.answer), &expected.answer, "answer to {:?}", &stamped.command);
+        let events: Vec<Value> = outcome.events.iter().map(event_json).collect();
         prop_assert_eq!(&events, &expected.events, "events of {:?}", &stamped.command);
         let touched = stamped.command.session_id().into_iter().map(|id| id.as_str().to_owned());
         let touched: Vec<String> = touched.chain(minted.into_iter().take(1)).collect();
@@ -423,40 +501,59 @@ impl Race {
         for id in touched {
             self.compare_session(&id)?;
         }
-        // A look at everything after every step would cost more than it finds.
-        if n.is_multiple_of(LOOK_AT_ALL_EVERY) { self.compare() } else { Ok(()) }
+        if n.is_multiple_of(COMPARE_ALL_EVERY) { self.compare() } else { Ok(()) }
     }
 
-    /// A retry under the same request id is told what the first attempt was told, and does nothing.
-    fn repeating_it_changes_nothing(&self, stamped: &Stamped, first: &Outcome) -> Verdict {
+    /// The id of a session, then those of its transcript.
+    fn path_of(&self, session_id: &SessionId) -> Vec<String> {
+        let entries = self.run.look(|view| {
+            let leaf = view.leaf(session_id)?.expect("a leaf");
+            path::walk(view, session_id, &view.entry(session_id, &leaf)?.expect("an entry"))
+        });
+        let ids = entries.expect("the store can be read").into_iter().map(|entry| entry.id.as_str().to_owned());
+        std::iter::once(session_id.as_str().to_owned()).chain(ids).collect()
+    }
+
+    /// A retry with the same request id gets the answer of the first attempt and changes nothing.
+    fn a_retry_changes_nothing(&self, stamped: &Stamped, first: &Outcome) -> Verdict {
         if first.changes.is_empty() {
-            return self.a_repetition_has_the_last_word(stamped);
+            return self.a_late_original_has_no_effect(stamped);
         }
-        let again = Stamped { repeated: true, stamp: Stamp { seed: !0, ..stamped.stamp }, ..stamped.clone() };
+        let again = Stamped { is_retry: true, stamp: Stamp { seed: !0, ..stamped.stamp }, ..stamped.clone() };
         let repeat = self.run.look(|view| machine::apply(view, &again)).expect("the store can be read");
         prop_assert_eq!(&repeat, &Outcome { changes: Vec::new(), events: Vec::new(), answer: first.answer.clone() });
-        // Long after, nobody can tell any more, and saying so is the only safe answer.
+        // After the retention time the answer is gone, and the only safe answer is to say so.
         let late = Stamp { at_ms: stamped.stamp.at_ms + 120_000, seed: !0 };
         let again = Stamped { stamp: late, request_id: RequestId(stamped.request_id.0 + 1), ..again };
         let repeat = self.run.look(|view| machine::apply(view, &again)).expect("the store can be read");
         prop_assert_eq!(&repeat, &Outcome::unchanged(Answer::Forgotten));
+        // The answer to an id of a far future would be kept until then, so such a proposal has no effect, retry or not.
+        let two_days_ahead = stamped.stamp.at_ms + 2 * 24 * 60 * 60 * 1000;
+        for is_retry in [false, true] {
+            let request_id = RequestId::new(two_days_ahead, 1);
+            let ahead = Stamped { request_id, is_retry, ..stamped.clone() };
+            let outcome = self.run.look(|view| machine::apply(view, &ahead)).expect("the store can be read");
+            prop_assert_eq!(&outcome, &Outcome::unchanged(Answer::Forgotten));
+        }
         Ok(())
     }
 
-    /// An attempt that is still on its way when its repetition is answered does nothing any more, whatever has become possible.
-    fn a_repetition_has_the_last_word(&self, stamped: &Stamped) -> Verdict {
-        let again = Stamped { repeated: true, ..stamped.clone() };
-        let told = self.run.look(|view| machine::apply(view, &again)).expect("the store can be read");
-        prop_assert!(!told.has_effect() && told.events.is_empty());
-        let remembered = told.changes.iter().find_map(|change| match change {
-            Change::Remember(request_id, answer) if *request_id == stamped.request_id => Some(answer),
+    /// Retries are recorded even if refused, so that a late original cannot succeed afterwards.
+    fn a_late_original_has_no_effect(&self, stamped: &Stamped) -> Verdict {
+        let again = Stamped { is_retry: true, ..stamped.clone() };
+        let outcome = self.run.look(|view| machine::apply(view, &again)).expect("the store can be read");
+        prop_assert!(!outcome.has_effect() && outcome.events.is_empty());
+        let remembered = outcome.changes.iter().find_map(|change| match change {
+            Change::Answer(AnswerChange::Record(request_id, answer)) if *request_id == stamped.request_id => {
+                Some(answer)
+            }
             _other => None,
         });
-        prop_assert_eq!(remembered, Some(&told.answer));
+        prop_assert_eq!(remembered, Some(&outcome.answer));
         Ok(())
     }
 
-    /// An update that carries only what changes has the outcome of the one that carries everything.
+    /// An update that carries only a patch has the same outcome as one that carries the whole content.
     fn patched_update_does_the_same(&self, stamped: &Stamped) -> Verdict {
         let Command::UpdateMessage(update) = &stamped.command else { return Ok(()) };
         let Some(shrunk) = self.run.look(|view| update.shrunk(view)).expect("the store can be read") else {
@@ -468,7 +565,7 @@ impl Race {
         Ok(())
     }
 
-    /// Everything the state says equals everything the model says.
+    /// Compares the whole state with the model.
     fn compare(&self) -> Verdict {
         let Found::Metas(metas) = self.run.ask(&Query::Metas).unwrap() else { unreachable!() };
         let mut by_age: Vec<&Value> = self.model.metas.values().collect();
@@ -513,6 +610,10 @@ impl Race {
 
     fn compare_entries(&self, id: &str) -> Verdict {
         let session_id = SessionId::from(id);
+        // The copies of a fork under way are stored, but nobody knows its id.
+        if self.model.forks.contains_key(id) {
+            return Ok(());
+        }
         let Found::Entries(entries) = self.run.ask(&Query::Entries(session_id.clone())).unwrap() else {
             unreachable!()
         };
@@ -522,7 +623,7 @@ impl Race {
             entries.sort_by_key(|entry| entry["id"].as_str().unwrap().to_owned());
             entries
         };
-        prop_assert_eq!(sorted(spell(&entries)), sorted(expected.clone()), "entries of {:?}", id);
+        prop_assert_eq!(sorted(entries_json(&entries)), sorted(expected.clone()), "entries of {:?}", id);
         for entry in expected {
             let entry_id = entry["id"].as_str().unwrap();
             let Found::Entry(found) = self.run.ask(&Query::Entry(session_id.clone(), EntryId::from(entry_id))).unwrap()
@@ -530,7 +631,7 @@ impl Race {
                 unreachable!()
             };
             prop_assert_eq!(&json!(found), entry);
-            // Parents stand before their children, where the parents form no circle.
+            // Parents come before their children, unless the parents form a cycle.
             let place = |wanted: &str| entries.iter().position(|entry| entry.id.as_str() == wanted);
             let path = self.model.path(id, entry_id);
             if path[0].get("parent_id").and_then(|parent| self.model.entry(id, parent.as_str().unwrap())).is_none() {
@@ -541,7 +642,7 @@ impl Race {
         Ok(())
     }
 
-    /// Every order, alone and with filters, read to its end in pages of one and of three.
+    /// Reads every order, with and without filters, to its end in pages of one and of three.
     fn compare_lists(&self) -> Verdict {
         let orders = [ListOrder::CreatedAsc, ListOrder::CreatedDesc, ListOrder::UpdatedDesc];
         let statuses = [None, Some(SessionStatus::Idle), Some(SessionStatus::Error)];
@@ -559,7 +660,7 @@ impl Race {
         Ok(())
     }
 
-    /// Reads one page of a list and moves the reader on; false at the end.
+    /// Reads one page of a list and advances the reader; false at the end.
     fn list_page(&self, reader: &mut Reader<ListQuery>) -> Result<bool, TestCaseError> {
         let query = &reader.query;
         let (expected, more) = self.model.list(query, &reader.after).unwrap();
@@ -594,7 +695,7 @@ impl Race {
         Ok(())
     }
 
-    /// Compares one page; the last entry and the cursor when more follows.
+    /// Compares one page. Returns the last entry and the cursor if another page follows.
     fn compare_page(&self, query: &MessagesQuery, after: &After) -> Result<Option<(String, String)>, TestCaseError> {
         let expected = self.model.messages(query, after).map_err(str::to_owned);
         let found = self.run.ask(&Query::Messages(query.clone())).map_err(|refusal| refusal.code().to_owned());
@@ -602,7 +703,8 @@ impl Race {
             Found::Messages(page) => page,
             other => unreachable!("{other:?}"),
         });
-        let seen = found.as_ref().map(|page| (spell(&page.entries), page.next_cursor.is_some())).map_err(Clone::clone);
+        let seen =
+            found.as_ref().map(|page| (entries_json(&page.entries), page.next_cursor.is_some())).map_err(Clone::clone);
         prop_assert_eq!(seen, expected, "{:?}", query);
         let Ok(page) = found else { return Ok(None) };
         let last = page.entries.last().map(|entry| entry.id.as_str().to_owned());
@@ -614,12 +716,12 @@ fn new(title: &str, metadata: Option<Map<String, Value>>) -> CreateSession {
     CreateSession { title: title.to_owned(), description: "d".to_owned(), metadata }
 }
 
-/// Every pair of the state, to compare stores byte by byte.
+/// Every key-value pair of the state, to compare stores byte by byte.
 fn state(store: &dyn Store) -> Vec<(Vec<u8>, Bytes)> {
     store.freeze().unwrap().pairs.map(|pair| pair.unwrap()).collect()
 }
 
-/// The state that a log gives, applied from its beginning to an empty store in memory.
+/// The state of an empty memory store after a whole log.
 fn replayed(log: &[Stamped]) -> Vec<(Vec<u8>, Bytes)> {
     let mut run = Run::new(Arc::new(MemoryStore::new()));
     for stamped in log {
@@ -632,13 +734,14 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 256, max_shrink_iters: 4_000, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn the_machine_over_memory_does_what_the_model_says(ops in prop::collection::vec(op(), 1..60)) {
-        let mut race = Race::new(Arc::new(MemoryStore::new()));
+    fn the_machine_over_memory_behaves_like_the_model(ops in prop::collection::vec(op(), 1..60)) {
+        let mut comparison = Comparison::new(Arc::new(MemoryStore::new()));
         for op in ops {
-            race.step(op)?;
+            comparison.step(op)?;
         }
-        race.compare()?;
-        prop_assert!(state(&*race.run.store) == replayed(&race.log), "replaying the same log gave another state");
+        comparison.compare()?;
+        comparison.nothing_is_left()?;
+        prop_assert!(state(&*comparison.run.store) == replayed(&comparison.log), "replaying the log gave another state");
     }
 }
 
@@ -646,29 +749,30 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 24, max_shrink_iters: 200, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn the_machine_over_sled_does_what_the_model_says(
+    fn the_machine_over_sled_behaves_like_the_model(
         before in prop::collection::vec(op(), 1..60),
         after in prop::collection::vec(op(), 1..60),
     ) {
         let directory = tempfile::tempdir().unwrap();
         let open = || Arc::new(SledStore::open(directory.path()).unwrap());
         let store = open();
-        let mut race = Race::new(store.clone());
+        let mut comparison = Comparison::new(store.clone());
         for op in before {
-            race.step(op)?;
+            comparison.step(op)?;
         }
 
-        // What was in memory goes down to sled, so that the second half reads from there.
-        race.run.store = Arc::new(MemoryStore::new());
+        // Closing writes the memory layer to sled, so the second half reads from sled.
+        comparison.run.store = Arc::new(MemoryStore::new());
         store.close();
         drop(store);
-        race.run.store = open();
-        prop_assert_eq!(race.run.store.mark().unwrap().is_some(), race.run.index > 0);
-        race.compare()?;
+        comparison.run.store = open();
+        prop_assert_eq!(comparison.run.store.checkpoint().unwrap().is_some(), comparison.run.index > 0);
+        comparison.compare()?;
         for op in after {
-            race.step(op)?;
+            comparison.step(op)?;
         }
-        race.compare()?;
-        prop_assert!(state(&*race.run.store) == replayed(&race.log), "the same log gave another state on sled");
+        comparison.compare()?;
+        comparison.nothing_is_left()?;
+        prop_assert!(state(&*comparison.run.store) == replayed(&comparison.log), "the same log gave another state on sled");
     }
 }

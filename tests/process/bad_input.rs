@@ -1,4 +1,5 @@
-//! Laws of hostile bytes: a clear error or a clean close each, nothing written, the node serves on, memory is bounded.
+//! Laws of invalid input: the node answers with a clear error or closes the connection, writes nothing, serves other
+//! clients, and uses bounded memory.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -15,15 +16,15 @@ use crate::client::{Client, user_message};
 use crate::node::NodeProcess;
 
 const MIB: usize = 1 << 20;
-/// What a debug build needs for the largest frame it accepts, several times over, and no more.
+/// Several times what a debug build needs for the largest frame it accepts.
 const RESIDENT_MAX: u64 = 1024 * MIB as u64;
 
 fn start(dir: &Path, arguments: &[&str]) -> NodeProcess {
     NodeProcess::start(&dir.join("data"), arguments)
 }
 
-/// One HTTP call on a connection of its own: status and body.
-async fn post(node: SocketAddr, function: &str, body: &str) -> (u16, String) {
+/// One HTTP call on a new connection: status and body.
+pub async fn post(node: SocketAddr, function: &str, body: &str) -> (u16, String) {
     let mut stream = TcpStream::connect(node).await.expect("a connection");
     let head = format!(
         "POST /v1/call/{function} HTTP/1.1\r\nhost: {node}\r\nconnection: close\r\n\
@@ -31,7 +32,7 @@ async fn post(node: SocketAddr, function: &str, body: &str) -> (u16, String) {
         body.len()
     );
     stream.write_all(head.as_bytes()).await.expect("the head is sent");
-    // A node may refuse a body by its length, before it has read it.
+    // A node may refuse a body by its length, before it reads it.
     let _ = stream.write_all(body.as_bytes()).await;
     let mut answer = Vec::new();
     let _ = stream.read_to_end(&mut answer).await;
@@ -41,12 +42,12 @@ async fn post(node: SocketAddr, function: &str, body: &str) -> (u16, String) {
     (status, body)
 }
 
-async fn websocket(node: SocketAddr) -> WebSocketStream<MaybeTlsStream<TcpStream>> {
+pub async fn websocket(node: SocketAddr) -> WebSocketStream<MaybeTlsStream<TcpStream>> {
     connect_async(format!("ws://{node}")).await.expect("a WebSocket").0
 }
 
-/// The node still does its work, for a client that was not there before.
-async fn serves_on(node: &NodeProcess) {
+/// The node still serves a new client.
+async fn still_serves(node: &NodeProcess) {
     let client = Client::connect(&node.url()).await;
     let session_id = client.create().await;
     client.call("session::append", json!({ "session_id": session_id, "message": user_message("still here") })).await;
@@ -55,7 +56,7 @@ async fn serves_on(node: &NodeProcess) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn requests_that_do_not_parse_are_refused_with_the_place_and_change_nothing() {
+async fn requests_that_do_not_parse_are_refused_and_change_nothing() {
     let dir = tempfile::tempdir().expect("a temporary directory");
     let node = start(dir.path(), &[]);
     let client = Client::connect(&node.url()).await;
@@ -86,11 +87,11 @@ async fn requests_that_do_not_parse_are_refused_with_the_place_and_change_nothin
     assert_eq!(post(node.address, "session::list", "{").await.0, 400);
     assert_eq!(post(node.address, "session::nothing", "{}").await.0, 404);
     assert_eq!(client.call("session::get", json!({ "session_id": "s" })).await, before);
-    serves_on(&node).await;
+    still_serves(&node).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn content_nested_2000_deep_is_refused_on_every_door() {
+async fn content_nested_2000_deep_is_refused_over_http_and_the_bus() {
     let dir = tempfile::tempdir().expect("a temporary directory");
     let node = start(dir.path(), &[]);
     let deep = format!("{}{}", "[".repeat(2_000), "]".repeat(2_000));
@@ -110,7 +111,7 @@ async fn content_nested_2000_deep_is_refused_on_every_door() {
     assert!(answer.contains("session/invalid_request"), "{answer}");
     let (_, session) = post(node.address, "session::get", r#"{"session_id": "s"}"#).await;
     assert!(session.contains(r#""message_count":0"#), "{session}");
-    serves_on(&node).await;
+    still_serves(&node).await;
 }
 
 /// The text frame that answers an invocation.
@@ -129,7 +130,7 @@ async fn answer_to(socket: &mut WebSocketStream<MaybeTlsStream<TcpStream>>, id: 
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_message_of_32_mib_is_stored_or_refused_in_words_and_memory_stays_bounded() {
+async fn a_message_of_32_mib_is_stored_or_refused_and_memory_stays_bounded() {
     let dir = tempfile::tempdir().expect("a temporary directory");
     let node = start(dir.path(), &[]);
     let client = Client::connect(&node.url()).await;
@@ -143,7 +144,7 @@ async fn a_message_of_32_mib_is_stored_or_refused_in_words_and_memory_stays_boun
         }
     }
     client.close().await;
-    serves_on(&node).await;
+    still_serves(&node).await;
     if let Some(resident) = node.resident_bytes() {
         assert!(resident < RESIDENT_MAX, "{} MiB resident", resident / MIB as u64);
     }
@@ -181,7 +182,7 @@ async fn ids_are_any_unicode_and_never_become_a_path() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn frames_that_make_no_sense_do_not_disturb_the_others() {
+async fn invalid_frames_do_not_disturb_other_clients() {
     let dir = tempfile::tempdir().expect("a temporary directory");
     let node = start(dir.path(), &[]);
     let frames = [
@@ -199,7 +200,7 @@ async fn frames_that_make_no_sense_do_not_disturb_the_others() {
     ];
     for frame in frames {
         let mut socket = websocket(node.address).await;
-        // A node may close after any of these; it may not stop.
+        // The node may close the connection after any of these frames, but it must keep running.
         let _ = socket.send(frame).await;
         let _ = socket.send(Message::Ping(vec![1].into())).await;
         let pong = async {
@@ -213,10 +214,10 @@ async fn frames_that_make_no_sense_do_not_disturb_the_others() {
     }
     half_a_frame(node.address).await;
     broken_http(node.address).await;
-    serves_on(&node).await;
+    still_serves(&node).await;
 }
 
-/// A frame that promises 1,000 bytes, sends 10 and hangs up.
+/// A frame whose header says 1,000 bytes; the client sends 10 and closes the connection.
 async fn half_a_frame(node: SocketAddr) {
     let mut stream = TcpStream::connect(node).await.expect("a connection");
     let upgrade = format!(
@@ -244,7 +245,7 @@ async fn broken_http(node: SocketAddr) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn idle_connections_past_the_limit_are_refused_and_the_rest_is_served() {
+async fn connections_past_the_limit_are_refused_and_the_others_are_served() {
     const LIMIT: usize = 64;
     let dir = tempfile::tempdir().expect("a temporary directory");
     let config = dir.path().join("config.yaml");
@@ -263,12 +264,12 @@ async fn idle_connections_past_the_limit_are_refused_and_the_rest_is_served() {
     assert!(open.len() < LIMIT, "{} connections are open", open.len());
     assert!(refused >= LIMIT * 3, "{refused} connections were refused");
     let session_id = client.create().await;
-    assert!(session_id.starts_with("s_"), "who was there before is served");
+    assert!(session_id.starts_with("s_"), "a client that was connected before is served");
 
     drop(open);
     let begun = std::time::Instant::now();
     while connect_async(node.url()).await.is_err() {
-        assert!(begun.elapsed() < Duration::from_secs(10), "places become free again");
+        assert!(begun.elapsed() < Duration::from_secs(10), "closed connections free their places");
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     if let Some(resident) = node.resident_bytes() {
@@ -300,5 +301,5 @@ async fn a_malformed_binding_is_refused_and_fires_nothing() {
         assert_eq!(answer["type"], "triggerregistrationresult");
         assert!(answer["error"].to_string().contains(field.as_str()), "{answer}");
     }
-    serves_on(&node).await;
+    still_serves(&node).await;
 }

@@ -1,4 +1,4 @@
-//! Owns: the Rust SDK as these tests use it: calls with short names, events in a queue.
+//! Owns: a client over the Rust SDK: calls that fail the test on an error, and events in a queue.
 
 use std::time::Duration;
 
@@ -16,9 +16,9 @@ pub struct Client {
     sdk: IIIClient,
 }
 
-/// An event as a handler got it.
+/// An event as a handler received it.
 #[derive(Debug)]
-pub struct Heard {
+pub struct Received {
     pub payload: Value,
     pub seq: u64,
 }
@@ -34,7 +34,7 @@ impl Client {
         Client { sdk }
     }
 
-    /// The answer, or the error in the contract's words.
+    /// The answer, or the error message of the contract.
     pub async fn try_call(&self, function: &str, payload: Value) -> Result<Value, String> {
         let request = TriggerRequest { timeout_ms: Some(ANSWER_MAX_MS), ..TriggerRequest::new(function, payload) };
         self.sdk.trigger(request).await.map_err(|error| match error {
@@ -67,22 +67,23 @@ impl Client {
         }
     }
 
-    /// Binds to one event type; the binding stands when this returns. What arrives is kept in order of arrival.
+    /// Binds to one event type. The binding is in place when this returns. Events are queued in order of arrival.
     #[allow(deprecated)] // `observe`, the successor of register_trigger, is not on this bus
-    pub async fn listen(&self, trigger_type: &str, config: Value) -> Events {
-        let (heard, events) = mpsc::unbounded_channel();
+    pub async fn subscribe(&self, trigger_type: &str, config: Value) -> Events {
+        let (received, events) = mpsc::unbounded_channel();
         let function_id = format!("test::{}", uuid::Uuid::new_v4().simple());
         let handler = move |payload: Value, sidecar: Option<Value>| {
             let seq = sidecar.and_then(|sidecar| sidecar["session-manager"]["seq"].as_u64());
-            let _ = heard.send(Heard { payload, seq: seq.expect("every delivery carries a seq") });
+            let _ = received.send(Received { payload, seq: seq.expect("every delivery carries a seq") });
             async { Ok::<Value, Error>(Value::Null) }
         };
         self.sdk.register_function(&function_id, RegisterFunction::new_async(handler));
         self.sdk
             .register_trigger(RegisterTriggerInput::new(trigger_type, function_id, config))
             .expect("the binding is sent");
-        // Frames of one socket are taken in order, so an answer to a later one means that the binding was taken.
-        self.call("session::get", json!({ "session_id": "nobody" })).await;
+        // The node handles the frames of one socket in order, so an answer to a later frame means that the binding
+        // exists.
+        self.call("session::get", json!({ "session_id": "unknown" })).await;
         Events { events }
     }
 
@@ -92,26 +93,26 @@ impl Client {
 }
 
 pub struct Events {
-    events: mpsc::UnboundedReceiver<Heard>,
+    events: mpsc::UnboundedReceiver<Received>,
 }
 
 impl Events {
-    pub async fn next(&mut self) -> Heard {
+    pub async fn next(&mut self) -> Received {
         tokio::time::timeout(EVENT_MAX, self.events.recv())
             .await
             .expect("an event within 30 s")
-            .expect("the client still listens")
+            .expect("the client is connected")
     }
 
-    /// All events up to and including the first one that `last` recognises.
-    pub async fn until(&mut self, last: impl Fn(&Value) -> bool) -> Vec<Heard> {
-        let mut heard = Vec::new();
+    /// All events up to and including the first one for which `last` is true.
+    pub async fn until(&mut self, last: impl Fn(&Value) -> bool) -> Vec<Received> {
+        let mut received = Vec::new();
         loop {
             let event = self.next().await;
             let done = last(&event.payload);
-            heard.push(event);
+            received.push(event);
             if done {
-                return heard;
+                return received;
             }
         }
     }

@@ -1,5 +1,5 @@
-//! Laws of the fs adapter's files, against files written by hand from the contract: those of session-manager 1.0 open and
-//! serve, and ours have the same format.
+//! Laws of the files of the fs adapter, compared with files that were written by hand from the contract: files of
+//! session-manager 1.0 open and serve, and ours have the same format.
 
 use std::path::{Path, PathBuf};
 
@@ -63,7 +63,7 @@ async fn a_data_directory_of_the_upstream_program_opens_and_serves() {
     assert_eq!(page["messages"][2]["custom"]["data"]["tail_start_entry_id"], "e_2");
     let branch = client.call("session::get-message", json!({ "session_id": id, "entry_id": "e_4" })).await;
     assert_eq!(branch["entry"]["message"]["details"], json!({ "mm": 3 }));
-    // It goes on where the other program stopped, and what it did not write stays as it was.
+    // The node continues the session, and does not change files that it does not write to.
     let update = json!({ "session_id": id, "entry_id": "e_2", "content": [], "expected_revision": 3 });
     assert_eq!(client.call("session::update-message", update).await, json!({ "updated": true, "revision": 4 }));
     let append = json!({ "session_id": id, "entry_id": "e_5", "message": user_message("next") });

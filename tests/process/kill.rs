@@ -1,4 +1,4 @@
-//! Laws of a killed node: what was acknowledged is there, once, in one chain, and the node comes back by itself.
+//! Laws of a killed node: after a restart every acknowledged entry is stored once, in one chain.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -70,7 +70,7 @@ async fn restart_and_check(data: &Path, adapter: &str, acknowledged: &Acknowledg
     check(&node, acknowledged).await;
 }
 
-/// Writers append until they are dropped, each over a connection of its own, several to each session.
+/// Writers append until they are dropped. Each has its own connection; several share a session.
 async fn start_writers(node: &NodeProcess, round: usize, acknowledged: &Acknowledged) -> JoinSet<()> {
     let mut writers = JoinSet::new();
     for writer in 0..WRITERS {
@@ -95,7 +95,7 @@ async fn start_writers(node: &NodeProcess, round: usize, acknowledged: &Acknowle
     writers
 }
 
-/// Every acknowledged entry stands in the transcript exactly once, and the chain from the leaf reaches every entry.
+/// Every acknowledged entry is in the transcript exactly once, and the chain from the leaf reaches every entry.
 async fn check(node: &NodeProcess, acknowledged: &Acknowledged) {
     let client = Client::connect(&node.url()).await;
     let expected = acknowledged.lock().expect("no writer panicked").clone();
@@ -108,8 +108,8 @@ async fn check(node: &NodeProcess, acknowledged: &Acknowledged) {
         for entry_id in &entry_ids {
             assert_eq!(times.get(entry_id.as_str()), Some(&1), "{session_id}: {entry_id}\n{}", node.log());
         }
-        assert!(times.values().all(|times| *times == 1), "{session_id}: an entry stands there twice");
-        // Nobody branches here, so an entry the path does not reach would be a broken chain.
+        assert!(times.values().all(|times| *times == 1), "{session_id}: an entry is stored twice");
+        // There are no branches, so an entry that the path does not reach means a broken chain.
         let session = client.call("session::get", json!({ "session_id": session_id })).await;
         assert_eq!(session["meta"]["message_count"], transcript.len(), "{session_id}: the chain is broken");
     }
@@ -123,7 +123,7 @@ fn count(acknowledged: &Acknowledged) -> usize {
 async fn wait_until(reached: impl Fn() -> bool) {
     let begun = Instant::now();
     while !reached() {
-        assert!(begun.elapsed() < Duration::from_secs(60), "the writers do not get on");
+        assert!(begun.elapsed() < Duration::from_secs(60), "the writers make no progress");
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
 }

@@ -1,14 +1,20 @@
-//! Real processes: the binary as users run it, the Rust SDK as a client, kill -9, signals and hostile bytes.
+//! Real processes: the binary as users run it, with the Rust SDK as a client. Covers kill -9, signals, concurrent
+//! clients and invalid bytes.
 #![cfg(unix)]
 
+mod access;
 mod bad_input;
 mod bridge;
 mod client;
-mod golden;
+mod concurrent_clients;
+mod empty_bus;
 mod feed;
+mod golden;
+mod hostile;
 mod kill;
 mod node;
-mod race;
-mod reload;
 mod readme;
+mod reload;
 mod start_up;
+mod tls;
+mod wrong_credentials;

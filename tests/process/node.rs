@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 const START_MAX: Duration = Duration::from_secs(30);
 const STOP_MAX: Duration = Duration::from_secs(30);
 const POLL: Duration = Duration::from_millis(5);
-/// What is shown of a log when a test fails.
+/// How many lines of a log a failing test shows.
 const LOG_LINES_MAX: usize = 200;
-/// What nodes are to log, for whoever traces a failure; their usual words otherwise.
+/// The environment variable with the log level of the nodes, to trace a failure.
 const NODE_LOG: &str = "NODE_LOG";
 
 pub struct NodeProcess {
@@ -39,13 +39,13 @@ fn program() -> Command {
 }
 
 impl NodeProcess {
-    /// Starts a node and returns once it listens. Its log and port stand beside the data directory.
+    /// Starts a node and returns once it listens. Its log and its port file are beside the data directory.
     pub fn start(data_dir: &Path, arguments: &[&str]) -> NodeProcess {
         NodeProcess::begin(data_dir, command(data_dir, arguments))
     }
 
-    /// The same, with data where the settings say. Log and port stand beside the given path.
-    #[allow(dead_code, reason = "scenarios on engines start nodes so")]
+    /// The same, with the data directory of the settings. Log and port file are beside the given path.
+    #[allow(dead_code, reason = "the features use it")]
     pub fn start_by_settings(beside: &Path, arguments: &[&str]) -> NodeProcess {
         let mut command = program();
         command.args(["--listen", "127.0.0.1:0"]).args(arguments);
@@ -79,7 +79,7 @@ impl NodeProcess {
         self.child.id()
     }
 
-    /// SIGKILL, and the process is gone when this returns.
+    /// Sends SIGKILL and waits for the end of the process.
     pub fn kill(mut self) {
         self.child.kill().expect("kill -9");
         self.child.wait().expect("the killed child");
@@ -87,7 +87,7 @@ impl NodeProcess {
 
     pub fn signal(&self, name: &str) {
         let sent = Command::new("kill").args([format!("-{name}"), self.pid().to_string()]).status();
-        assert!(sent.expect("kill runs").success(), "the node was gone before the signal");
+        assert!(sent.expect("kill runs").success(), "the node ended before the signal");
     }
 
     pub fn wait(mut self) -> ExitStatus {
@@ -107,8 +107,18 @@ impl NodeProcess {
 
     /// Resident memory in bytes; `None` where there is no /proc.
     pub fn resident_bytes(&self) -> Option<u64> {
+        self.memory("VmRSS:")
+    }
+
+    /// The largest resident memory so far, in bytes.
+    #[allow(dead_code, reason = "the features do not use it")]
+    pub fn peak_bytes(&self) -> Option<u64> {
+        self.memory("VmHWM:")
+    }
+
+    fn memory(&self, row: &str) -> Option<u64> {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid())).ok()?;
-        let line = status.lines().find(|line| line.starts_with("VmRSS:"))?;
+        let line = status.lines().find(|line| line.starts_with(row))?;
         let kib: u64 = line.split_whitespace().nth(1)?.parse().ok()?;
         Some(kib * 1024)
     }

@@ -1,4 +1,5 @@
-//! Laws of settings that change while a node runs, beyond those the scenarios tell: the ones nobody sees at once.
+//! Laws of settings that change while a node runs and whose effect shows only after a while. The features cover the
+//! rest.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -14,14 +15,14 @@ use crate::node::NodeProcess;
 const SOON: Duration = Duration::from_secs(30);
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// What the stream of events begins with, or why there is none.
+/// The first block of the event stream, or the refusal.
 async fn stream_begins(node: SocketAddr, after: &str) -> String {
     let mut stream = TcpStream::connect(node).await.expect("the node listens");
-    let head = format!("GET /v1/events?after={after} HTTP/1.1\r\nhost: x\r\n\r\n");
+    let head = format!("GET /v1/events?after={after} HTTP/1.1\r\nhost: localhost\r\n\r\n");
     stream.write_all(head.as_bytes()).await.expect("the request is sent");
     let mut text = String::new();
     let mut piece = [0; 1024];
-    // A stream begins with a block of its own, and a refusal is an object.
+    // The first block of a stream ends with an empty line, a refusal with the end of its JSON object.
     while !text.contains("\n\n") && !text.ends_with("}}") {
         let size = timeout(SOON, stream.read(&mut piece)).await.expect("something in time").expect("the node answers");
         text.push_str(&String::from_utf8_lossy(&piece[..size]));
@@ -31,13 +32,13 @@ async fn stream_begins(node: SocketAddr, after: &str) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn how_far_back_the_feed_is_kept_changes_without_a_restart() {
+async fn the_retention_of_the_feed_changes_without_a_restart() {
     let dir = tempfile::tempdir().expect("a temporary directory");
     let file = dir.path().join("session-manager.yaml");
     std::fs::write(&file, "feed_retention_bytes: 100000000\n").expect("a written file");
     let node = NodeProcess::start(&dir.path().join("data"), &["--config", &file.to_string_lossy()]);
     let client = Client::connect(&node.url()).await;
-    // A line of the feed names its session, so a long name fills the feed soon.
+    // Every record of the feed names its session, so a long id fills the feed soon.
     let session = "s".repeat(1000);
     client.call("session::ensure", json!({ "session_id": session })).await;
     for _ in 0..5 {
@@ -51,11 +52,11 @@ async fn how_far_back_the_feed_is_kept_changes_without_a_restart() {
     node.signal("HUP");
     let changed = Instant::now();
     loop {
-        let said = stream_begins(node.address, &oldest).await;
-        if said.contains("\"code\":\"compacted\"") {
+        let answer = stream_begins(node.address, &oldest).await;
+        if answer.contains("\"code\":\"compacted\"") {
             break;
         }
-        assert!(changed.elapsed() < SOON, "the feed is kept as before, after {oldest}: {said}\n{}", node.log());
+        assert!(changed.elapsed() < SOON, "the feed still reaches back to {oldest}: {answer}\n{}", node.log());
         tokio::time::sleep(PAUSE).await;
     }
     let status = client.call("session::config-status", json!({})).await;

@@ -1,4 +1,5 @@
-//! Laws of starting and stopping: one clear line and exit code 2 for what cannot be served, never a panic.
+//! Laws of starting the program: a refusal is one clear line and exit code 2, never a panic. Also the commands `call`
+//! and `tail`.
 
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
@@ -8,14 +9,14 @@ use serde_json::{Value, json};
 use crate::client::{Client, user_message};
 use crate::node::{NodeProcess, command};
 
-/// Runs the program to its end and returns what it said.
+/// Runs the program, which must refuse to start. Returns its message.
 fn refused(data_dir: &Path, arguments: &[&str]) -> String {
     let output = command(data_dir, arguments).stderr(Stdio::piped()).output().expect("the binary runs");
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert_eq!(output.status.code(), Some(2), "{said}");
-    assert!(!said.contains("panicked") && !said.contains("backtrace"), "{said}");
-    let lines: Vec<&str> = said.lines().filter(|line| line.starts_with("session-manager: ")).collect();
-    assert_eq!(lines.len(), 1, "one clear line: {said}");
+    let message = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(2), "{message}");
+    assert!(!message.contains("panicked") && !message.contains("backtrace"), "{message}");
+    let lines: Vec<&str> = message.lines().filter(|line| line.starts_with("session-manager: ")).collect();
+    assert_eq!(lines.len(), 1, "one clear line: {message}");
     lines[0].to_owned()
 }
 
@@ -43,9 +44,9 @@ fn a_busy_port_is_refused_with_its_address() {
     let dir = tempfile::tempdir().expect("a temporary directory");
     let data = dir.path().join("data");
     let output = program(&["--listen", &address, "--data-dir", &data.to_string_lossy()]);
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert_eq!(output.status.code(), Some(2), "{said}");
-    assert!(said.contains(&address), "{said}");
+    let message = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(2), "{message}");
+    assert!(message.contains(&address), "{message}");
 }
 
 #[test]
@@ -91,7 +92,7 @@ fn a_bad_configuration_is_refused_with_the_field() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_edited_configuration_is_put_to_work_or_refused_while_the_node_runs() {
+async fn an_edited_configuration_is_applied_or_refused_while_the_node_runs() {
     let dir = tempfile::tempdir().expect("a temporary directory");
     let config = dir.path().join("config.yaml");
     let edit = |text: &str| std::fs::write(&config, text).expect("a written file");
@@ -119,7 +120,7 @@ async fn an_edited_configuration_is_put_to_work_or_refused_while_the_node_runs()
     edit("max_list_limit: 1\ndefault_list_limit: 1\n");
     assert_eq!(reload().await, true);
     assert_eq!(page().await, Some(1));
-    // The file is also read again whenever it changes, so a bad one may have been seen twice.
+    // The node also reloads the file whenever it changes, so it may have refused a bad one twice.
     assert!(status().await["rejected_reloads"].as_u64() >= Some(4));
 }
 
@@ -169,10 +170,10 @@ async fn call_prints_the_answer_or_the_error_and_tail_prints_events() {
     assert!(unknown.stdout.is_empty());
     assert_eq!(call("session::nothing", "{}").status.code(), Some(1));
 
-    tail_hears_an_append(&node).await;
+    tail_prints_an_append(&node).await;
 }
 
-async fn tail_hears_an_append(node: &NodeProcess) {
+async fn tail_prints_an_append(node: &NodeProcess) {
     use tokio::io::{AsyncBufReadExt, BufReader};
     let mut tail = tokio::process::Command::new(env!("CARGO_BIN_EXE_session-manager"))
         .args(["tail", "--session", "by hand", "--url", &node.url()])
@@ -182,7 +183,7 @@ async fn tail_hears_an_append(node: &NodeProcess) {
         .expect("tail starts");
     let mut lines = BufReader::new(tail.stdout.take().expect("its output")).lines();
     let client = Client::connect(&node.url()).await;
-    // It is not known when the bindings of another process stand, so appends go on until one was heard.
+    // The test cannot see when `tail` is subscribed, so it appends until `tail` prints an event.
     let line = loop {
         let append = json!({ "session_id": "by hand", "message": user_message("hello") });
         client.call("session::append", append).await;

@@ -1,4 +1,4 @@
-// What the Node SDK must be able to rely on, beyond the quickstart. Exits 0 when all of it holds.
+// Checks of the Node SDK beyond the quickstart. Exits 0 when all of them hold.
 import assert from 'node:assert/strict'
 import { registerWorker } from 'iii-sdk'
 
@@ -19,7 +19,7 @@ assert.equal(await call('session::get', { session_id: 'nobody' }), null)
 await refused('session::messages', { session_id: 'nobody' }, 'session/not_found')
 await refused('session::append', { session_id }, 'session/invalid_request')
 await refused('session::set-status', { session_id, status: 'asleep' }, 'session/invalid_request')
-// The message is too large to be stored, and the connection survives it.
+// The message is too large to be stored. The connection stays open.
 await refused('session::append', { session_id, message: user('x'.repeat(20 << 20)) }, 'session/invalid_request')
 await call('session::append', { session_id, message: user('y'.repeat(12 << 20)) })
 const { messages } = await call('session::messages', { session_id })

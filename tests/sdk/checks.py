@@ -1,4 +1,4 @@
-"""What the Python SDK must be able to rely on, beyond the quickstart. Exits 0 when all of it holds."""
+"""Checks of the Python SDK beyond the quickstart. Exits 0 when all of them hold."""
 import os
 from iii import register_worker
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# curl as a subscriber: what it missed between two connections, and nothing else, comes with Last-Event-ID.
+# curl as a subscriber: with Last-Event-ID it receives exactly the events that it missed between two connections.
 set -euo pipefail
 node="${NODE_URL:-http://127.0.0.1:49134}"
 session="curl-events-$$"

@@ -1,5 +1,5 @@
-// A real browser's EventSource: the node behind it is killed and comes back, and the browser hears what it missed, once.
-// Needs SESSION_MANAGER (the program) and chromium; says so and ends well where there is none.
+// EventSource in a real browser: the node is killed and restarted, and the browser receives every missed event once.
+// Needs SESSION_MANAGER (the program) and chromium; without chromium it prints SKIPPED and exits 0.
 import { spawn, spawnSync } from "node:child_process";
 import { mkdtempSync, readFileSync, rmSync } from "node:fs";
 import { createServer } from "node:http";
@@ -10,7 +10,7 @@ const browser = ["chromium", "chromium-browser", "google-chrome"].find(
   (name) => spawnSync("which", [name]).status === 0,
 );
 if (!browser) {
-  console.log("no chromium is installed: EventSource was not tried");
+  console.log("SKIPPED: chromium is not installed; EventSource was not tested");
   process.exit(0);
 }
 const directory = mkdtempSync(join(tmpdir(), "eventsource-"));
@@ -25,7 +25,7 @@ const finish = (code, words) => {
     process.exit(code);
   }, 300);
 };
-setTimeout(() => finish(1, `FAILED: not done after 60 s; heard ${JSON.stringify(heard)}`), 60_000);
+setTimeout(() => finish(1, `FAILED: not done after 60 s; received ${JSON.stringify(heard)}`), 60_000);
 const pause = (ms) => new Promise((done) => setTimeout(done, ms));
 
 let port = 0;
@@ -52,7 +52,7 @@ async function append(entry) {
   if (!answer.ok) finish(1, `FAILED: append ${entry}: ${await answer.text()}`);
 }
 
-// The page listens and reports what it hears to us.
+// The page subscribes and reports every event to this script.
 const heard = [];
 const page = () => `<!doctype html><script>
   const source = new EventSource("http://127.0.0.1:${port}/v1/events?session=s&type=message-added");
@@ -77,7 +77,7 @@ const until = async (what, holds) => {
     if (holds()) return;
     await pause(50);
   }
-  finish(1, `FAILED: never happened: ${what}; heard ${JSON.stringify(heard)}`);
+  finish(1, `FAILED: never happened: ${what}; received ${JSON.stringify(heard)}`);
   await new Promise(() => {});
 };
 
@@ -92,20 +92,20 @@ children.push(spawn(browser, [
 await until("the browser connects", () => opened === 1);
 await append("a");
 await append("b");
-await until("the browser hears a and b", () => heard.length === 2);
+await until("the browser receives a and b", () => heard.length === 2);
 
 node.kill("SIGKILL");
 await new Promise((done) => node.once("exit", done));
 node = await startNode();
 await append("c");
 await append("d");
-await until("the browser comes back", () => opened >= 2);
+await until("the browser reconnects", () => opened >= 2);
 await append("e");
-await until("the browser hears the rest", () => heard.length >= 5);
+await until("the browser receives the rest", () => heard.length >= 5);
 await pause(500);
 const entries = heard.map(([entry]) => entry).join(" ");
 if (entries !== "a b c d e" || new Set(heard.map(([, id]) => id)).size !== 5) {
-  finish(1, `FAILED: the browser heard ${JSON.stringify(heard)}`);
+  finish(1, `FAILED: the browser received ${JSON.stringify(heard)}`);
 } else {
-  finish(0, `EventSource heard ${entries}, each once, with the node killed between b and c`);
+  finish(0, `EventSource received ${entries}, each once, with the node killed between b and c`);
 }

@@ -1,10 +1,10 @@
-"""1,000 subscribers of server-sent events, 50 of them stuck, against 10: how long an event takes to the others.
+"""Compares 1,000 subscribers of server-sent events, 50 of them stuck, with 10: how long an event takes to the others.
 
-Twice: each subscriber follows a session of its own (beside a busy one, which the stuck ones follow and never read), and all
-of them follow one session. Then 1,000 that are all stuck, each in its own place of the kept feed. Prints p50 and p99 from
-call to event, and the node's memory; fails when an event is missing, when the crowd with sessions of its own waits more than
-twice as long as the few, or when the stuck ones cost more than a bound. Needs SESSION_MANAGER (the program); SUBSCRIBERS,
-STUCK and EVENTS make it smaller.
+It runs three times: each subscriber follows its own session (and the stuck ones follow a busy session and never read); all
+subscribers follow one session; 1,000 subscribers are all stuck, each at another position of the feed. It prints p50 and
+p99 from call to event, and the node's memory. It fails if an event is missing, if the 1,000 with their own sessions wait
+more than twice as long as the 10, or if the stuck ones take too much memory. Needs SESSION_MANAGER (the program);
+SUBSCRIBERS, STUCK and EVENTS make it smaller.
 """
 import asyncio, json, os, resource, socket, subprocess, sys, tempfile, time
 
@@ -13,16 +13,16 @@ SUBSCRIBERS = int(os.environ.get("SUBSCRIBERS", "1000"))
 STUCK = int(os.environ.get("STUCK", "50"))
 EVENTS = int(os.environ.get("EVENTS", "1000"))
 RATE = 100
-# A session that everybody follows costs a write to every subscriber for each event.
+# An event of a session with many subscribers costs one write per subscriber.
 RATE_OF_ONE = 5
-# What stuck subscribers may cost: a share of their own each (buffers, socket, tasks), and what all of them share.
+# Memory that stuck subscribers may take: buffers, socket and tasks of each, and what all of them share.
 STUCK_KIB_MAX, SHARED_MIB_MAX = 250, 64
 
 
 async def call(port, function, body):
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     text = json.dumps(body)
-    writer.write(f"POST /v1/call/{function} HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: {len(text)}\r\n\r\n{text}".encode())
+    writer.write(f"POST /v1/call/{function} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-length: {len(text)}\r\n\r\n{text}".encode())
     answer = await reader.read()
     writer.close()
     assert answer.startswith(b"HTTP/1.1 200"), answer
@@ -33,7 +33,7 @@ def message(words):
 
 
 class Follower(asyncio.Protocol):
-    """Follows a session; tells when it began, and calls `heard` for each event. A stuck one stops reading at once."""
+    """Follows a session and calls `heard` for each event. A stuck subscriber stops reading at once."""
 
     def __init__(self, query, heard=None):
         self.query, self.heard, self.begun = query, heard, asyncio.get_running_loop().create_future()
@@ -41,7 +41,7 @@ class Follower(asyncio.Protocol):
 
     def connection_made(self, transport):
         self.transport = transport
-        transport.write(f"GET /v1/events?{self.query} HTTP/1.1\r\nhost: x\r\n\r\n".encode())
+        transport.write(f"GET /v1/events?{self.query} HTTP/1.1\r\nhost: localhost\r\n\r\n".encode())
 
     def data_received(self, data):
         if not self.begun.done():
@@ -50,7 +50,7 @@ class Follower(asyncio.Protocol):
                 self.transport.pause_reading()
                 return
         data = self.tail + data
-        self.tail = data[-6:]  # too short to hold the mark, long enough for one that is cut in two
+        self.tail = data[-6:]  # keeps the start of a separator that is split between two reads
         for _ in range(data.count(b"\ndata: ")):
             self.heard()
 
@@ -62,7 +62,7 @@ class Follower(asyncio.Protocol):
 async def follow(port, query, heard=None):
     loop, connection = asyncio.get_running_loop(), socket.socket()
     if heard is None:
-        # Small, or the kernel would take megabytes for it before the node notices anything.
+        # A small buffer: otherwise the kernel buffers megabytes before the node notices the stuck reader.
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     connection.setblocking(False)
     await loop.sock_connect(connection, ("127.0.0.1", port))
@@ -117,7 +117,7 @@ async def run(port, pid, subscribers, stuck, one_session):
 
 
 async def all_stuck(port, pid):
-    """Each has the whole kept feed before it and takes nothing, so that each holds what nobody else does."""
+    """Each starts at the oldest event and reads nothing, so that the node must hold data for each of them."""
     await asyncio.sleep(1)
     before = resident_mib(pid)
     followers = [await follow(port, "after=oldest") for _ in range(SUBSCRIBERS)]
@@ -143,13 +143,13 @@ async def main(port, pid):
         where = "of one session" if one_session else "of their own sessions"
         print(f"p50 with {SUBSCRIBERS} subscribers {where}, {STUCK} of them stuck, is {many / few:.2f} times that with 10",
               flush=True)
-        # A few hundred say nothing about a thousand, and a busy machine may hold up a short run.
+        # The limit is for a thousand subscribers; a short run on a busy machine is too noisy.
         if not one_session and SUBSCRIBERS >= 1000 and many > 2 * few:
             sys.exit("FAILED: the crowd waits more than twice as long")
     await all_stuck(port, pid)
 
 
-# A connection each, here and at the node.
+# Every subscriber needs one connection here and one at the node.
 descriptors = 2 * SUBSCRIBERS + 500
 resource.setrlimit(resource.RLIMIT_NOFILE, (max(descriptors, resource.getrlimit(resource.RLIMIT_NOFILE)[0]),
                                             resource.getrlimit(resource.RLIMIT_NOFILE)[1]))

@@ -1,4 +1,4 @@
-"""Three nodes, a subscriber of the Python SDK and a writer on each, and the leader killed with -9 again and again.
+"""Three nodes, a subscriber of the Python SDK and a writer on each, and the leader killed with -9 repeatedly.
 
 Every event of every acknowledged append must reach every subscriber, in order per session; what comes twice comes with
 the position it had. Prints the counts. Needs SESSION_MANAGER (the program); KILLS says how often (default 10).
@@ -49,7 +49,7 @@ class Cluster:
 
 
 class Writer(threading.Thread):
-    """Appends one message after the other to a session of its own, through one node; repeats what was not answered."""
+    """Appends messages to its own session through one node, one after the other, and retries unanswered ones."""
 
     def __init__(self, cluster, node, stop):
         super().__init__(daemon=True)
@@ -63,7 +63,7 @@ class Writer(threading.Thread):
             try:
                 return json.load(urllib.request.urlopen(request, timeout=30))
             except (urllib.error.URLError, OSError, ValueError):
-                time.sleep(0.05)  # the node is down, or the cluster has no leader at the moment
+                time.sleep(0.05)  # the node is down, or the cluster has no leader
 
     def run(self):
         self.call("session::ensure", {"session_id": self.session})
@@ -77,7 +77,7 @@ class Writer(threading.Thread):
 
 
 class Subscriber:
-    """Hears every append through one node. `after: oldest` makes each reconnect bring what was missed."""
+    """Receives every append through one node. With `after: oldest` each reconnect delivers the missed events."""
 
     def __init__(self, url):
         self.deliveries, self.positions, self.order, self.problems = 0, {}, defaultdict(list), []
@@ -126,7 +126,7 @@ with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as directory:
                     if leader is not None:
                         os.kill(cluster.nodes[leader]["pid"], signal.SIGKILL)
                 except ProcessLookupError:
-                    leader = None  # the last one killed, which its followers have not missed yet
+                    leader = None  # the node that was just killed; its followers have not noticed yet
             print(f"kill {kill + 1}: node {leader}", flush=True)
             time.sleep(3)
         stop.set()

@@ -1,5 +1,6 @@
-//! The laws of the log's files: whatever happens to their bytes, opening them gives back a beginning of what was written,
-//! entry by entry, or says which file is damaged. Never other entries, never a panic; and a log that opened works on.
+//! The laws of the files of the log: for any change of their bytes, opening them yields a prefix of the written
+//! entries, or an error that names the damaged file. Never other entries, never a panic. A log that opens accepts the
+//! next entry.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -19,14 +20,14 @@ use session_manager::storage::log::record::{Entry, LogId, Payload, Vote};
 use session_manager::storage::log::segment::{self, FRAME_HEAD_BYTES, HEADER_BYTES, Header};
 use session_manager::storage::log::{Limits, Log, LogError};
 
+use super::corruption::{Corruption, corrupt, corruptions};
 use super::inputs;
 use super::memory::peak;
-use super::spoil::{Harm, harms, spoil};
-use crate::workshop::stamped;
+use crate::applied_log::stamped;
 
 const ENTRIES: u64 = 40;
 const VOTE: Vote = Vote { term: 3, node: 2, committed: true };
-/// The files themselves, the cache, and what decoding holds for a moment.
+/// The files, the cache, and temporary memory for decoding.
 const MEMORY_MAX: usize = 1 << 20;
 
 fn limits() -> Limits {
@@ -43,7 +44,7 @@ fn entry(index: u64) -> Entry {
         0 => Payload::Blank,
         _later => Payload::Command(Order::new(stamped(index, 1, command))),
     };
-    Entry { id: LogId { term: 1 + index / 20, leader: 1, index }, payload }
+    Entry { id: LogId::new(1 + index / 20, 1, index), payload }
 }
 
 fn open(dir: &Path) -> Result<Log, LogError> {
@@ -53,10 +54,10 @@ fn open(dir: &Path) -> Result<Log, LogError> {
 }
 
 fn append(log: &Log, entries: Vec<Entry>) -> Result<(), LogError> {
-    let (tell, told) = std::sync::mpsc::channel();
-    let done = Box::new(move |outcome| drop(tell.send(outcome)));
+    let (sender, outcome) = std::sync::mpsc::channel();
+    let done = Box::new(move |outcome| drop(sender.send(outcome)));
     futures::executor::block_on(log.append(entries, done))?;
-    told.recv().expect("the writer tells")
+    outcome.recv().expect("the writer answers")
 }
 
 fn close(log: Log) {
@@ -88,10 +89,10 @@ fn names(dir: &Path) -> Vec<PathBuf> {
     fs::read_dir(dir).unwrap().map(|file| file.unwrap().path()).collect()
 }
 
-/// The note of how far the log was durable: with it, a shorter log is known to have lost something.
+/// The file that records up to which entry the log was durable. With it, a shorter log is recognised as damaged.
 const NOTE: &str = "durable";
 
-/// Whether the note lies beside the files, or got lost with the power.
+/// Whether that file is present, or was lost in a power failure.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Note {
     Kept,
@@ -109,8 +110,8 @@ fn opened_with(name: &str, bytes: &[u8], note: Note) -> (tempfile::TempDir, Resu
     (dir, log)
 }
 
-/// Every entry it holds is one that was written, from the first on; and it takes the next one, for good.
-fn is_a_beginning(dir: &Path, log: Log) -> Result<(), TestCaseError> {
+/// The log holds a prefix of the written entries, and the next entry that is appended is durable.
+fn is_a_prefix(dir: &Path, log: Log) -> Result<(), TestCaseError> {
     let Some(last) = log.edges().last else {
         prop_assert!(log.read(0, u64::MAX, usize::MAX).is_ok_and(|entries| entries.is_empty()));
         return Ok(());
@@ -127,19 +128,19 @@ fn is_a_beginning(dir: &Path, log: Log) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-/// The laws, for one file changed.
-fn take(name: &str, bytes: &[u8], note: Note) -> Result<Option<u64>, TestCaseError> {
+/// Checks the laws for one changed file.
+fn check(name: &str, bytes: &[u8], note: Note) -> Result<Option<u64>, TestCaseError> {
     let (dir, log) = opened_with(name, bytes, note);
     match log {
         Ok(log) => {
             prop_assert!(log.vote() == Some(VOTE), "another vote: {:?}", log.vote());
             let last = log.edges().last.map(|last| last.index);
-            is_a_beginning(dir.path(), log)?;
+            is_a_prefix(dir.path(), log)?;
             Ok(last)
         }
         Err(LogError::Damaged { file, why, .. }) => {
             prop_assert!(file.starts_with(dir.path()) && !why.is_empty());
-            // What is damaged stays for the operator to look at.
+            // Damaged files are kept, so that the operator can inspect them.
             let lost = usize::from(note == Note::Lost);
             prop_assert_eq!(names(dir.path()).len(), files().len() - lost);
             Ok(None)
@@ -157,20 +158,28 @@ fn last_segment() -> &'static (String, Vec<u8>) {
 }
 
 #[test]
-fn a_tail_cut_anywhere_is_damage_where_it_was_noted_durable_and_keeps_every_frame_before_it_otherwise() {
+fn a_truncated_segment_is_damaged_if_it_was_durable_and_loses_only_the_cut_frame_otherwise() {
     let (name, whole) = last_segment();
     let first = Header::parse(whole).unwrap().first;
     // Where each frame of the last segment ends, and the last entry in it.
     let mut ends = vec![(HEADER_BYTES, first.checked_sub(1))];
     let salt = Header::parse(whole).unwrap().salt;
-    while let segment::Spot::Frame { end } = segment::look_at(whole, salt, ends[ends.len() - 1].0) {
+    while let segment::FrameAt::Frame { end } = segment::frame_at(whole, salt, ends[ends.len() - 1].0) {
         ends.push((end, Some(first + ends.len() as u64 - 1)));
     }
     assert_eq!(ends[ends.len() - 1].1, Some(ENTRIES - 1), "one frame per entry");
-    for cut in HEADER_BYTES..whole.len() {
+    let (end, last) = ends[ends.len() - 1];
+    for cut in HEADER_BYTES..end {
         let kept = ends.iter().rfind(|(end, _)| *end <= cut).expect("the header");
-        assert_eq!(take(name, &whole[..cut], Note::Lost).unwrap(), kept.1, "cut at {cut}");
-        assert_eq!(take(name, &whole[..cut], Note::Kept).unwrap(), None, "cut at {cut}: it was durable");
+        assert_eq!(check(name, &whole[..cut], Note::Lost).unwrap(), kept.1, "cut at {cut}");
+        assert_eq!(check(name, &whole[..cut], Note::Kept).unwrap(), None, "cut at {cut}: it was durable");
+    }
+    // Behind the last frame are zeros for the next ones. Nothing is lost with them.
+    assert!(whole[end..].iter().all(|byte| *byte == 0));
+    for cut in [end, end + 1, end + (whole.len() - end) / 2, whole.len()] {
+        for note in [Note::Lost, Note::Kept] {
+            assert_eq!(check(name, &whole[..cut.min(whole.len())], note).unwrap(), last, "cut at {cut}");
+        }
     }
 }
 
@@ -178,34 +187,34 @@ proptest! {
     #![proptest_config(inputs(1))]
 
     #[test]
-    fn a_flipped_bit_is_found_or_cut_off_with_the_last_write(file in any_file(), at: Index, bit in 0..8u8) {
+    fn a_flipped_bit_is_found_or_truncates_the_last_write(file in any_file(), at: Index, bit in 0..8u8) {
         let (name, whole) = file;
         let mut bytes = whole.clone();
         let at = at.index(bytes.len());
         bytes[at] ^= 1 << bit;
-        let last = take(name, &bytes, Note::Kept)?;
-        // The last frame may always be a write that a crash cut short; every other one was durable.
+        let last = check(name, &bytes, Note::Kept)?;
+        // The last frame may be a write that a crash interrupted. Every other one was durable.
         prop_assert!(last.is_none_or(|last| last + 2 >= ENTRIES), "only {last:?} of {ENTRIES} entries are left");
     }
 
     #[test]
-    fn spoiled_files_are_a_beginning_or_damaged(file in any_file(), harms in harms()) {
+    fn corrupted_files_are_a_prefix_or_damaged(file in any_file(), corruptions in corruptions()) {
         let (name, whole) = file;
-        let harms: Vec<Harm> = harms;
+        let corruptions: Vec<Corruption> = corruptions;
         let mut bytes = whole.clone();
-        spoil(&mut bytes, &harms);
-        take(name, &bytes, Note::Kept)?;
+        corrupt(&mut bytes, &corruptions);
+        check(name, &bytes, Note::Kept)?;
     }
 
-    /// With good checksums: what only a bug of ours, or someone at the disk, can write.
+    /// With valid checksums: only a bug or a manual edit can write such frames.
     #[test]
-    fn sealed_frames_of_any_content_are_taken_or_damaged(
+    fn frames_with_valid_checksums_and_any_content_are_accepted_or_damaged(
         first in prop_oneof![Just(0), Just(u64::MAX), any::<u64>()],
         prev in prop::option::of(prop_oneof![Just(u64::MAX), any::<u64>()]),
         bodies in vec(any_frame(), 0..4),
         reset: bool,
     ) {
-        let prev = prev.map(|index| LogId { term: 1, leader: 1, index });
+        let prev = prev.map(|index| LogId::new(1, 1, index));
         let header = Header { group: 0, salt: 7, first, prev, reset };
         let mut file = header.print().to_vec();
         for body in bodies {
@@ -234,7 +243,7 @@ proptest! {
     }
 }
 
-/// Bytes, or a frame whose numbers stand at their ends.
+/// Any bytes, or a frame with extreme numbers.
 fn any_frame() -> impl Strategy<Value = Vec<u8>> {
     let number = prop_oneof![Just(0), Just(1), Just(u64::MAX - 1), Just(u64::MAX), any::<u64>()];
     let id = (number.clone(), number.clone()).prop_map(|(term, index)| proto::LogId { term, leader: 1, index });

@@ -1,10 +1,11 @@
-//! Owns: how much memory a piece of work took at its peak, counted per thread. The laws binary allocates through here.
+//! Owns: the peak memory of a piece of work, counted per thread by the global allocator of this test binary.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
 thread_local! {
-    /// Bytes this thread holds, and the most it held since the last look. Freed elsewhere may make it negative.
+    /// Bytes that this thread holds, and the maximum since the last `peak`. Memory of other threads may make it
+    /// negative.
     static HELD: Cell<(isize, isize)> = const { Cell::new((0, 0)) };
 }
 
@@ -14,14 +15,14 @@ struct Counting;
 static COUNTING: Counting = Counting;
 
 fn count(bytes: isize) {
-    // A thread that is ending has no counter any more.
+    // A thread that is ending has no counter.
     let _ = HELD.try_with(|held| {
         let (now, peak) = held.get();
         held.set((now + bytes, peak.max(now + bytes)));
     });
 }
 
-// SAFETY: every call goes to the system's allocator unchanged; the counter allocates nothing.
+// SAFETY: every call goes to the system allocator unchanged; the counter allocates nothing.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count(layout.size() as isize);
@@ -39,7 +40,7 @@ unsafe impl GlobalAlloc for Counting {
     }
 }
 
-/// Runs the work and tells by how many bytes this thread's memory grew meanwhile, at most.
+/// Runs the work. Returns its result and by how many bytes the memory of this thread grew at its peak.
 pub fn peak<R>(work: impl FnOnce() -> R) -> (R, usize) {
     let (before, _) = HELD.get();
     HELD.set((before, before));

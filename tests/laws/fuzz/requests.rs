@@ -1,5 +1,5 @@
-//! The laws of requests: each of the 28 functions refuses what makes no sense, in bounded words and without a trace; what
-//! it accepts survives the log's bytes, is carried out, and answers in JSON.
+//! The laws of requests: each function refuses invalid bodies with a bounded message and without a change; what it
+//! accepts survives encoding for the log, is executed, and is answered in JSON.
 
 use std::sync::Arc;
 
@@ -13,24 +13,24 @@ use session_manager::machine::{Command, Stamped};
 use session_manager::requests::config_status::ReloadStatus;
 use session_manager::requests::{Decision, Done, Function, Limits, functions};
 use session_manager::storage::log::command::Order;
-use session_manager::storage::look;
-use session_manager::storage::memory::MemoryStore;
+use session_manager::storage::state::memory::MemoryStore;
+use session_manager::storage::with_view;
 
+use super::corruption::{Corruption, JsonChange, any_json, change_json, corrupt, corruptions, json_change};
 use super::inputs;
 use super::memory::peak;
-use super::spoil::{Harm, Twist, any_json, harms, spoil, twist, twist_value};
-use crate::workshop::{Run, stamped};
+use crate::applied_log::{Run, stamped};
 
-/// Longer words than these would let a client fill our logs with its own input.
-const WORDS_MAX: usize = 8 << 10;
-/// Parsed JSON is larger than its text: a number of one digit becomes a value of 32 bytes, and a parse that fails is
-/// tried again for its words.
+/// A longer message would let a client fill our logs with its own input.
+const MESSAGE_BYTES_MAX: usize = 8 << 10;
+/// Parsed JSON is larger than its text: a number of one digit becomes a value of 32 bytes. A parse that fails is
+/// repeated to find the place of the error.
 const MEMORY_FACTOR: usize = 160;
 const MEMORY_SLACK: usize = 256 << 10;
 
 const LIMITS: Limits = Limits { default_list_limit: 50, max_list_limit: 500 };
 
-/// A request of each function that would be carried out in the state of `begun`.
+/// A valid request of each function, which succeeds in the state of `prepared`.
 pub fn good(id: &str) -> Value {
     let message = json!({"role": "assistant", "timestamp": 1, "model": "m", "provider": "p", "stop_reason": "end",
         "content": [{"type": "text", "text": "hello"}, {"type": "function_result", "function_call_id": "c",
@@ -61,13 +61,13 @@ pub fn good(id: &str) -> Value {
         "store::publish-events" => json!({"events": [{"trigger_type": "session::message-added",
             "payload": {"session_id": "s", "message": user}, "session_metadata": {"k": 1}}]}),
         "config-status" | "on-config-change" | "store::list-metas" => json!({}),
-        // get, delete and what the store offers for one session.
+        // get, delete and the store functions for one session.
         _other => json!({"session_id": "s"}),
     }
 }
 
 /// A state with one session `s` and its entry `e1`.
-pub fn begun() -> Run {
+pub fn prepared() -> Run {
     let mut run = Run::new(Arc::new(MemoryStore::new()));
     let first = |id: &str, body: Value| match decide(find(id), &body.to_string()) {
         Ok(Decision::Propose(command)) => command,
@@ -96,14 +96,15 @@ fn contents(run: &Run) -> Vec<(Vec<u8>, Bytes)> {
     run.store.freeze().expect("it freezes").pairs.map(|pair| pair.expect("a pair")).collect()
 }
 
-/// The laws, for one body sent to one function.
-fn take(run: &mut Run, function: &Function, body: &str) -> Result<(), TestCaseError> {
+/// Checks the laws for one body sent to one function.
+fn check(run: &mut Run, function: &Function, body: &str) -> Result<(), TestCaseError> {
     let (decided, bytes) = peak(|| decide(function, body));
     prop_assert!(bytes <= MEMORY_FACTOR * body.len() + MEMORY_SLACK, "{bytes} bytes for a body of {}", body.len());
     let done = match decided {
         Err(refusal) => {
-            let words = refusal.to_string();
-            prop_assert!(!words.is_empty() && words.len() <= WORDS_MAX, "{} bytes of words: {words}", words.len());
+            let message = refusal.to_string();
+            let length = message.len();
+            prop_assert!(length > 0 && length <= MESSAGE_BYTES_MAX, "a message of {length} bytes: {message}");
             return Ok(());
         }
         Ok(Decision::Propose(command)) => match propose(run, command)? {
@@ -111,23 +112,23 @@ fn take(run: &mut Run, function: &Function, body: &str) -> Result<(), TestCaseEr
             None => return Ok(()),
         },
         Ok(Decision::Ask(question)) => {
-            let found = look(&*run.store, |view| machine::query(view, &question)).expect("the state can be read");
+            let found = with_view(&*run.store, |view| machine::query(view, &question)).expect("the state can be read");
             let Ok(found) = found else { return Ok(()) };
             Done::Found(found)
         }
-        // Printed by the function that was called through it.
+        // The function that is called through it prints the response.
         Ok(Decision::ProposeOnce { command, .. }) => return propose(run, command).map(|_| ()),
         Ok(Decision::Introduce { .. }) => return Ok(()),
         Ok(Decision::ConfigStatus) => Done::Status(ReloadStatus::AT_BOOT),
         Ok(Decision::ReloadConfig) => Done::Reloaded { ok: true },
     };
     let printed = (function.respond)(done);
-    let Some(printed) = printed else { return Err(TestCaseError::fail("no response to what was done")) };
+    let Some(printed) = printed else { return Err(TestCaseError::fail("there is no response")) };
     prop_assert!(serde_json::from_str::<Value>(&printed).is_ok(), "not JSON: {printed}");
     Ok(())
 }
 
-/// Through the bytes of the log, then carried out.
+/// Encodes the command for the log, decodes it and executes it.
 fn propose(run: &mut Run, command: Command) -> Result<Option<machine::Answer>, TestCaseError> {
     let order = Order::new(stamped(run.index + 1, 20, command));
     let read = Order::read(order.encoded().clone()).map_err(|why| TestCaseError::fail(why.to_string()))?;
@@ -139,31 +140,31 @@ fn propose(run: &mut Run, command: Command) -> Result<Option<machine::Answer>, T
         Ok(answer) => Ok(Some(answer)),
         Err(_) => {
             prop_assert!(outcome.changes.is_empty() && outcome.events.is_empty());
-            // The mark moves with every entry of the log; `freeze` tells it apart from the state.
-            prop_assert!(contents(run) == before, "a refusal left a trace");
+            // The applied index moves with every entry of the log, but `freeze` returns it apart from the state.
+            prop_assert!(contents(run) == before, "a refusal changed the state");
             Ok(None)
         }
     }
 }
 
-/// The name of a function, which is what a failure prints.
+/// The id of a function; a failure prints it.
 fn any_function() -> impl Strategy<Value = &'static str> {
     any::<Index>().prop_map(|at| functions()[at.index(functions().len())].id)
 }
 
 #[test]
-fn the_good_requests_are_good() {
+fn the_valid_requests_are_accepted() {
     for function in functions() {
-        let mut run = begun();
+        let mut run = prepared();
         let body = good(function.id).to_string();
         assert!(decide(function, &body).is_ok(), "{}: {:?}", function.id, decide(function, &body));
-        take(&mut run, function, &body).unwrap();
+        check(&mut run, function, &body).unwrap();
     }
 }
 
 #[test]
-fn bodies_of_megabytes_of_anything_are_refused_in_proportion() {
-    let mut run = begun();
+fn huge_bodies_take_memory_in_proportion_to_their_size() {
+    let mut run = prepared();
     let deep = |open: &str, shut: &str| format!("{{\"x\":{}{}}}", open.repeat(200_000), shut.repeat(200_000));
     let wide =
         format!("{{\"metadata\":{{{}\"z\":1}}}}", (0..50_000).map(|n| format!("\"k{n}\":{n},")).collect::<String>());
@@ -179,7 +180,7 @@ fn bodies_of_megabytes_of_anything_are_refused_in_proportion() {
     ];
     for function in functions() {
         for body in &bodies {
-            take(&mut run, function, body).unwrap();
+            check(&mut run, function, body).unwrap();
         }
     }
 }
@@ -190,34 +191,34 @@ proptest! {
     #[test]
     fn arbitrary_text_is_refused(function in any_function(), body in ".{0,200}", object: bool) {
         let body = if object { format!("{{{body}}}") } else { body };
-        take(&mut begun(), find(function), &body)?;
+        check(&mut prepared(), find(function), &body)?;
     }
 
     #[test]
-    fn arbitrary_json_is_carried_out_or_refused(function in any_function(), value in any_json()) {
-        take(&mut begun(), find(function), &value.to_string())?;
+    fn arbitrary_json_is_executed_or_refused(function in any_function(), value in any_json()) {
+        check(&mut prepared(), find(function), &value.to_string())?;
     }
 
     #[test]
-    fn twisted_requests_are_carried_out_or_refused(
-        sent in vec((any_function(), vec(twist(), 0..4)), 1..6)
+    fn changed_requests_are_executed_or_refused(
+        sent in vec((any_function(), vec(json_change(), 0..4)), 1..6)
     ) {
-        // Several on one state, so that what was accepted once is met again by the next.
-        let mut run = begun();
-        for (function, twists) in sent {
-            let twists: Vec<Twist> = twists;
+        // Several requests on one state, so that later ones meet what earlier ones wrote.
+        let mut run = prepared();
+        for (function, json_changes) in sent {
+            let json_changes: Vec<JsonChange> = json_changes;
             let mut value = good(function);
-            twist_value(&mut value, &twists);
-            take(&mut run, find(function), &value.to_string())?;
+            change_json(&mut value, &json_changes);
+            check(&mut run, find(function), &value.to_string())?;
         }
     }
 
     #[test]
-    fn spoiled_bytes_of_requests_are_carried_out_or_refused(function in any_function(), harms in harms()) {
-        let harms: Vec<Harm> = harms;
+    fn corrupted_bytes_of_requests_are_executed_or_refused(function in any_function(), corruptions in corruptions()) {
+        let corruptions: Vec<Corruption> = corruptions;
         let mut bytes = good(function).to_string().into_bytes();
-        spoil(&mut bytes, &harms);
-        // The doors refuse what is no UTF-8 before it comes here.
-        take(&mut begun(), find(function), &String::from_utf8_lossy(&bytes))?;
+        corrupt(&mut bytes, &corruptions);
+        // Bytes that are not UTF-8 are refused before they reach a function.
+        check(&mut prepared(), find(function), &String::from_utf8_lossy(&bytes))?;
     }
 }

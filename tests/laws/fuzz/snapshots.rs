@@ -1,5 +1,5 @@
-//! The laws of snapshot files: one that is not what it was is refused before its last pair is believed, and the state
-//! stays as it was. Pairs that make no sense, in a file that is whole, are a fault and never a panic.
+//! The laws of snapshot files: a changed file is refused before it is installed, and the state stays unchanged. Invalid
+//! pairs in an intact file are a fault, never a panic.
 
 use std::fs;
 use std::sync::Arc;
@@ -12,36 +12,37 @@ use session_manager::machine::query::list::ListQuery;
 use session_manager::machine::query::messages::MessagesQuery;
 use session_manager::machine::view::ListOrder;
 use session_manager::machine::{Query, query};
-use session_manager::replication::mark::Mark;
+use session_manager::replication::checkpoint::Checkpoint;
 use session_manager::storage::disk::RealDisk;
-use session_manager::storage::memory::MemoryStore;
 use session_manager::storage::snapshot::Snapshots;
-use session_manager::storage::{Store, answers, keys, look, records};
+use session_manager::storage::state::memory::MemoryStore;
+use session_manager::storage::state::{answer, clock, entry, key, leaf, meta, seq};
+use session_manager::storage::{Store, with_view};
 
+use super::corruption::{Corruption, corrupt, corruptions};
 use super::inputs;
 use super::memory::peak;
 use super::requests;
-use super::spoil::{Harm, harms, spoil};
 
 type Pair = (Vec<u8>, Bytes);
 
 const MEMORY_MAX: usize = 2 << 20;
 
 fn state() -> Vec<Pair> {
-    let run = requests::begun();
+    let run = requests::prepared();
     run.store.freeze().expect("it freezes").pairs.map(|pair| pair.expect("a pair")).collect()
 }
 
-/// Reads the whole file into a store that already has a state, as an installed snapshot is.
+/// Installs the file into a store that already has a state.
 fn install(snapshots: &Snapshots, bytes: &[u8], store: &MemoryStore) -> Result<(), String> {
     let path = snapshots.draft();
     fs::write(&path, bytes).unwrap();
     let sealed = snapshots.verify(&path, 1).map_err(|error| error.to_string())?;
     let pairs = snapshots.pairs(&sealed).map_err(|error| error.to_string())?;
-    store.replace(pairs, sealed.mark.clone()).map_err(|fault| fault.to_string())
+    store.replace(pairs, sealed.checkpoint.clone()).map_err(|fault| fault.to_string())
 }
 
-/// Asks everything there is to ask. A fault is an answer.
+/// Runs every kind of query. A fault is acceptable.
 fn ask_everything(store: &MemoryStore) {
     let session = || SessionId::from("s");
     let list = ListQuery { status: None, metadata: None, order: ListOrder::CreatedAsc, cursor: None, limit: 10 };
@@ -62,20 +63,21 @@ fn ask_everything(store: &MemoryStore) {
         Query::List(list),
         Query::Messages(messages),
     ] {
-        let _ = look(store, |view| query(view, &question));
+        let _ = with_view(store, |view| query(view, &question));
     }
 }
 
-/// A key of some family, or of none.
+/// A corrupted pair of a state, or any bytes.
 fn any_pair() -> impl Strategy<Value = Pair> {
-    let of_state = (any::<prop::sample::Index>(), harms(), any::<bool>()).prop_map(|(at, harms, of_key)| {
-        let harms: Vec<Harm> = harms;
-        let pairs = state();
-        let (mut key, value) = pairs[at.index(pairs.len())].clone();
-        let mut value = value.to_vec();
-        spoil(if of_key { &mut key } else { &mut value }, &harms);
-        (key, Bytes::from(value))
-    });
+    let of_state =
+        (any::<prop::sample::Index>(), corruptions(), any::<bool>()).prop_map(|(at, corruptions, of_key)| {
+            let corruptions: Vec<Corruption> = corruptions;
+            let pairs = state();
+            let (mut key, value) = pairs[at.index(pairs.len())].clone();
+            let mut value = value.to_vec();
+            corrupt(if of_key { &mut key } else { &mut value }, &corruptions);
+            (key, Bytes::from(value))
+        });
     let any_bytes = (vec(any::<u8>(), 0..30), vec(any::<u8>(), 0..60)).prop_map(|(key, value)| (key, value.into()));
     prop_oneof![3 => of_state, 1 => any_bytes]
 }
@@ -84,25 +86,25 @@ proptest! {
     #![proptest_config(inputs(1))]
 
     #[test]
-    fn a_spoiled_snapshot_is_refused_or_is_the_one_that_was_written(harms in harms()) {
-        let harms: Vec<Harm> = harms;
+    fn a_corrupted_snapshot_is_refused_or_is_the_one_that_was_written(corruptions in corruptions()) {
+        let corruptions: Vec<Corruption> = corruptions;
         let dir = tempfile::tempdir().unwrap();
         let snapshots = Snapshots::open(Arc::new(RealDisk), dir.path()).unwrap();
         let sealed = snapshots.write(1, Bytes::from_static(b"mark"), Box::new(state().into_iter().map(Ok))).unwrap();
         let whole = fs::read(&sealed.path).unwrap();
         let mut bytes = whole.clone();
-        spoil(&mut bytes, &harms);
+        corrupt(&mut bytes, &corruptions);
         let store = MemoryStore::new();
-        store.replace(Box::new([Ok((keys::clock(), records::print_clock(5)))].into_iter()), Bytes::new()).unwrap();
+        store.replace(Box::new([Ok((clock::key(), clock::encode(5)))].into_iter()), Bytes::new()).unwrap();
         let (installed, held) = peak(|| install(&snapshots, &bytes, &store));
         prop_assert!(held <= MEMORY_MAX, "{held} bytes for a file of {}", bytes.len());
         prop_assert_eq!(installed.is_ok(), bytes == whole, "{:?}", installed);
-        let clock = look(&store, |view| view.clock_ms());
-        prop_assert_eq!(clock, Ok(if bytes == whole { 10 } else { 5 }), "a refused snapshot left a trace");
+        let clock = with_view(&store, |view| view.clock_ms());
+        prop_assert_eq!(clock, Ok(if bytes == whole { 10 } else { 5 }), "a refused snapshot changed the state");
     }
 
     #[test]
-    fn pairs_that_make_no_sense_are_faults(mut pairs in vec(any_pair(), 1..6)) {
+    fn invalid_pairs_are_faults(mut pairs in vec(any_pair(), 1..6)) {
         let mut whole = state();
         whole.append(&mut pairs);
         let store = MemoryStore::new();
@@ -112,24 +114,24 @@ proptest! {
 
     #[test]
     fn records_of_any_bytes_are_refused_or_read_back(bytes in vec(any::<u8>(), 0..120)) {
-        let (session, entry) = (SessionId::from("s"), "e1".into());
-        if let Ok(meta) = records::parse_meta(&session, &bytes) {
-            prop_assert_eq!(records::parse_meta(&session, &records::print_meta(&meta)).unwrap(), meta);
+        let (session, entry_id) = (SessionId::from("s"), "e1".into());
+        if let Ok(read) = meta::decode(&session, &bytes) {
+            prop_assert_eq!(meta::decode(&session, &meta::encode(&read)).unwrap(), read);
         }
-        if let Ok(read) = records::parse_entry(&session, &entry, &bytes) {
-            prop_assert_eq!(records::parse_entry(&session, &entry, &records::print_entry(&read)).unwrap(), read);
+        if let Ok(read) = entry::decode(&session, &entry_id, &bytes) {
+            prop_assert_eq!(entry::decode(&session, &entry_id, &entry::encode(&read)).unwrap(), read);
         }
-        if let Ok(answer) = answers::parse(&bytes) {
-            prop_assert_eq!(answers::parse(&answers::print(&answer)).unwrap(), answer);
+        if let Ok(read) = answer::decode(&bytes) {
+            prop_assert_eq!(answer::decode(&answer::encode(&read)).unwrap(), read);
         }
-        if let Ok(mark) = Mark::parse(&bytes, 0) {
-            prop_assert_eq!(Mark::parse(&mark.print(), 0).unwrap(), mark);
+        if let Ok(mark) = Checkpoint::decode(&bytes, 0) {
+            prop_assert_eq!(Checkpoint::decode(&mark.encode(), 0).unwrap(), mark);
         }
-        if let Ok(key) = keys::Key::parse(&bytes) {
-            prop_assert_eq!(keys::Key::parse(&key.print()).unwrap(), key);
+        if let Ok(read) = key::Key::parse(&bytes) {
+            prop_assert_eq!(key::Key::parse(&read.print()).unwrap(), read);
         }
-        let _ = records::parse_leaf(&session, &bytes);
-        let _ = records::parse_seq(&session, &bytes);
-        let _ = records::parse_clock(&bytes);
+        let _ = leaf::decode(&session, &bytes);
+        let _ = seq::decode(&session, &bytes);
+        let _ = clock::decode(&bytes);
     }
 }

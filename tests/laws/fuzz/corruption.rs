@@ -1,58 +1,59 @@
-//! Owns: how good input is made bad: bytes flipped, cut, doubled, moved; JSON values replaced, dropped, nested, blown up.
+//! Owns: how valid input is corrupted: bytes are flipped, cut, inserted and doubled; JSON values are replaced, dropped,
+//! nested and enlarged.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::Index;
 use serde_json::{Map, Value, json};
 
-/// One harm done to bytes.
+/// One change of bytes.
 #[derive(Debug, Clone)]
-pub enum Harm {
+pub enum Corruption {
     Flip(Index, u8),
     Cut(Index),
     Insert(Index, Vec<u8>),
     Remove(Index, u8),
     Double(Index, u8),
-    /// Every byte 0xff or 0: lengths and counters at their ends.
+    /// Sets bytes to 0xff or 0, for extreme lengths and counters.
     Fill(Index, u8, bool),
 }
 
-pub fn harm() -> impl Strategy<Value = Harm> {
+pub fn corruption() -> impl Strategy<Value = Corruption> {
     prop_oneof![
-        4 => (any::<Index>(), 0..8u8).prop_map(|(at, bit)| Harm::Flip(at, bit)),
-        1 => any::<Index>().prop_map(Harm::Cut),
-        2 => (any::<Index>(), vec(any::<u8>(), 1..12)).prop_map(|(at, bytes)| Harm::Insert(at, bytes)),
-        2 => (any::<Index>(), 1..16u8).prop_map(|(at, count)| Harm::Remove(at, count)),
-        1 => (any::<Index>(), 1..64u8).prop_map(|(at, count)| Harm::Double(at, count)),
-        2 => (any::<Index>(), 1..10u8, any::<bool>()).prop_map(|(at, count, ones)| Harm::Fill(at, count, ones)),
+        4 => (any::<Index>(), 0..8u8).prop_map(|(at, bit)| Corruption::Flip(at, bit)),
+        1 => any::<Index>().prop_map(Corruption::Cut),
+        2 => (any::<Index>(), vec(any::<u8>(), 1..12)).prop_map(|(at, bytes)| Corruption::Insert(at, bytes)),
+        2 => (any::<Index>(), 1..16u8).prop_map(|(at, count)| Corruption::Remove(at, count)),
+        1 => (any::<Index>(), 1..64u8).prop_map(|(at, count)| Corruption::Double(at, count)),
+        2 => (any::<Index>(), 1..10u8, any::<bool>()).prop_map(|(at, count, ones)| Corruption::Fill(at, count, ones)),
     ]
 }
 
-pub fn harms() -> impl Strategy<Value = Vec<Harm>> {
-    vec(harm(), 1..5)
+pub fn corruptions() -> impl Strategy<Value = Vec<Corruption>> {
+    vec(corruption(), 1..5)
 }
 
-pub fn spoil(bytes: &mut Vec<u8>, harms: &[Harm]) {
-    for harm in harms {
+pub fn corrupt(bytes: &mut Vec<u8>, corruptions: &[Corruption]) {
+    for corruption in corruptions {
         let length = bytes.len();
         let place = |at: &Index| at.index(length + 1);
         let range = |at: &Index, count: &u8| place(at)..(place(at) + usize::from(*count)).min(length);
-        match harm {
-            Harm::Flip(at, bit) if length > 0 => bytes[at.index(length)] ^= 1 << bit,
-            Harm::Flip(..) => {}
-            Harm::Cut(at) => bytes.truncate(place(at)),
-            Harm::Insert(at, more) => drop(bytes.splice(place(at)..place(at), more.iter().copied())),
-            Harm::Remove(at, count) => drop(bytes.drain(range(at, count))),
-            Harm::Double(at, count) => {
+        match corruption {
+            Corruption::Flip(at, bit) if length > 0 => bytes[at.index(length)] ^= 1 << bit,
+            Corruption::Flip(..) => {}
+            Corruption::Cut(at) => bytes.truncate(place(at)),
+            Corruption::Insert(at, more) => drop(bytes.splice(place(at)..place(at), more.iter().copied())),
+            Corruption::Remove(at, count) => drop(bytes.drain(range(at, count))),
+            Corruption::Double(at, count) => {
                 let piece = bytes[range(at, count)].to_vec();
                 drop(bytes.splice(place(at)..place(at), piece));
             }
-            Harm::Fill(at, count, ones) => bytes[range(at, count)].fill(if *ones { 0xff } else { 0 }),
+            Corruption::Fill(at, count, ones) => bytes[range(at, count)].fill(if *ones { 0xff } else { 0 }),
         }
     }
 }
 
-/// Any JSON value, with what traps careless readers among the leaves.
+/// Any JSON value. Some leaves are values that careless readers mishandle.
 pub fn any_json() -> impl Strategy<Value = Value> {
     let leaf = prop_oneof![
         Just(Value::Null),
@@ -85,45 +86,45 @@ pub fn any_json() -> impl Strategy<Value = Value> {
     })
 }
 
-/// One harm done to a JSON value, at some place in it.
+/// One change of a JSON value, somewhere inside it.
 #[derive(Debug, Clone)]
-pub enum Twist {
+pub enum JsonChange {
     Replace(Index, Value),
     Drop(Index),
     Add(Index, String, Value),
-    /// So many arrays around it.
+    /// Wraps the value in this many arrays.
     Nest(Index, usize),
-    /// A text of so many bytes in its place.
-    Blow(Index, usize),
+    /// Replaces the value by a text of this many bytes.
+    Enlarge(Index, usize),
 }
 
-pub fn twist() -> impl Strategy<Value = Twist> {
+pub fn json_change() -> impl Strategy<Value = JsonChange> {
     prop_oneof![
-        4 => (any::<Index>(), any_json()).prop_map(|(at, value)| Twist::Replace(at, value)),
-        2 => any::<Index>().prop_map(Twist::Drop),
-        2 => (any::<Index>(), "[a-z_]{1,8}", any_json()).prop_map(|(at, name, value)| Twist::Add(at, name, value)),
-        1 => (any::<Index>(), prop_oneof![1..10usize, 100..140usize]).prop_map(|(at, levels)| Twist::Nest(at, levels)),
-        1 => (any::<Index>(), prop_oneof![Just(1025), Just(65_537), Just(300_000)]).prop_map(|(at, bytes)| Twist::Blow(at, bytes)),
+        4 => (any::<Index>(), any_json()).prop_map(|(at, value)| JsonChange::Replace(at, value)),
+        2 => any::<Index>().prop_map(JsonChange::Drop),
+        2 => (any::<Index>(), "[a-z_]{1,8}", any_json()).prop_map(|(at, name, value)| JsonChange::Add(at, name, value)),
+        1 => (any::<Index>(), prop_oneof![1..10usize, 100..140usize]).prop_map(|(at, levels)| JsonChange::Nest(at, levels)),
+        1 => (any::<Index>(), prop_oneof![Just(1025), Just(65_537), Just(300_000)]).prop_map(|(at, bytes)| JsonChange::Enlarge(at, bytes)),
     ]
 }
 
-pub fn twist_value(value: &mut Value, twists: &[Twist]) {
-    for twist in twists {
-        match twist {
-            Twist::Replace(at, new) => *place(value, at) = new.clone(),
-            Twist::Drop(at) => drop_child(place(value, at)),
-            Twist::Add(at, name, new) => match place(value, at) {
+pub fn change_json(value: &mut Value, json_changes: &[JsonChange]) {
+    for json_change in json_changes {
+        match json_change {
+            JsonChange::Replace(at, new) => *place(value, at) = new.clone(),
+            JsonChange::Drop(at) => drop_child(place(value, at)),
+            JsonChange::Add(at, name, new) => match place(value, at) {
                 Value::Object(fields) => drop(fields.insert(name.clone(), new.clone())),
                 Value::Array(items) => items.push(new.clone()),
                 leaf => *leaf = new.clone(),
             },
-            Twist::Nest(at, levels) => {
+            JsonChange::Nest(at, levels) => {
                 let spot = place(value, at);
                 for _ in 0..*levels {
                     *spot = json!([spot.take()]);
                 }
             }
-            Twist::Blow(at, bytes) => *place(value, at) = Value::from("x".repeat(*bytes)),
+            JsonChange::Enlarge(at, bytes) => *place(value, at) = Value::from("x".repeat(*bytes)),
         }
     }
 }

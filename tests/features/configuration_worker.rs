@@ -1,6 +1,6 @@
-//! Owns: a configuration worker for engines that have none: entries by id in memory, and a trigger when one changes, as
-//! far as a node needs it.
-#![allow(deprecated)] // trigger types are what engines of today speak
+//! Owns: a configuration worker for engines without one: entries by id in memory, and a trigger when an entry changes.
+//! It offers only what a node uses.
+#![allow(deprecated)] // current engines offer no other way than trigger types
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
@@ -21,13 +21,13 @@ struct Entries {
 }
 
 /// A running configuration worker.
-pub struct StoredConfiguration {
+pub struct ConfigurationWorker {
     pub client: IIIClient,
     entries: Arc<Mutex<Entries>>,
 }
 
-impl StoredConfiguration {
-    pub async fn start(url: &str) -> StoredConfiguration {
+impl ConfigurationWorker {
+    pub async fn start(url: &str) -> ConfigurationWorker {
         let client = connect(url, "default").await;
         let entries: Arc<Mutex<Entries>> = Arc::default();
         serve(&client, &entries, "configuration::get", |entries, request| {
@@ -50,14 +50,14 @@ impl StoredConfiguration {
         });
         let handler = Bindings { entries: entries.clone() };
         client.register_trigger_type(RegisterTriggerType::new("configuration", "A configuration changed.", handler));
-        // Frames of one socket are taken in order: once this is answered, all of it is registered.
+        // The engine handles the frames of one socket in order: this answer means that everything is registered.
         let listed = client.trigger(TriggerRequest::new("engine::functions::list", json!({}))).await;
         listed.expect("the engine lists functions");
-        StoredConfiguration { client, entries }
+        ConfigurationWorker { client, entries }
     }
 
-    /// Changes an entry and tells nobody, as if nobody could be reached.
-    pub fn set_unheard(&self, id: &str, value: Value) {
+    /// Changes an entry without firing the trigger, as if no subscriber could be reached.
+    pub fn set_without_notification(&self, id: &str, value: Value) {
         self.entries.lock().unwrap().values.insert(id.to_owned(), value);
     }
 
@@ -76,16 +76,16 @@ fn refusal(code: &str, id: &str) -> Error {
 
 type Work = fn(&mut Entries, &Value) -> Result<(Value, Option<String>), Error>;
 
-/// Registers a function over the entries; an id it returns has changed.
+/// Registers a function over the entries. If it returns an id, that entry changed and the trigger fires.
 fn serve(client: &IIIClient, entries: &Arc<Mutex<Entries>>, id: &str, work: Work) {
-    let (entries, teller) = (entries.clone(), client.clone());
+    let (entries, notifier) = (entries.clone(), client.clone());
     let handler = move |request: Value| {
         let done = work(&mut entries.lock().unwrap(), &request);
-        let (entries, teller) = (entries.clone(), teller.clone());
+        let (entries, notifier) = (entries.clone(), notifier.clone());
         async move {
             let (answer, changed) = done?;
             if let Some(id) = changed {
-                tell(&teller, &entries, &id).await;
+                notify(&notifier, &entries, &id).await;
             }
             Ok::<Value, Error>(answer)
         }
@@ -93,7 +93,7 @@ fn serve(client: &IIIClient, entries: &Arc<Mutex<Entries>>, id: &str, work: Work
     client.register_function(id, RegisterFunction::new_async(handler));
 }
 
-async fn tell(client: &IIIClient, entries: &Mutex<Entries>, id: &str) {
+async fn notify(client: &IIIClient, entries: &Mutex<Entries>, id: &str) {
     let bound: Vec<TriggerConfig> = entries.lock().unwrap().bindings.values().cloned().collect();
     for binding in bound {
         if binding.config["configuration_id"].as_str().is_none_or(|wanted| wanted == id) {

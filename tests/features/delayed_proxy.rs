@@ -1,4 +1,5 @@
-//! Owns: a line on which every word takes its time, in order: an engine far away, or one that is busy.
+//! Owns: a TCP proxy that delays every byte by the same time, in order. It stands for an engine that is far away or
+//! busy.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -9,17 +10,17 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-/// Pieces on their way at once, each way.
+/// Delayed pieces at a time, in each direction.
 const PIECES_MAX: usize = 4096;
 
-pub struct SlowLine {
+pub struct DelayedProxy {
     address: SocketAddr,
     serving: JoinHandle<()>,
 }
 
-impl SlowLine {
-    /// Leads to the address of a `ws://` URL.
-    pub async fn start(url: &str, takes: Duration) -> SlowLine {
+impl DelayedProxy {
+    /// Forwards to the address of a `ws://` URL.
+    pub async fn start(url: &str, delay: Duration) -> DelayedProxy {
         let to = url.trim_start_matches("ws://").trim_end_matches('/').to_owned();
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("its address");
@@ -27,11 +28,11 @@ impl SlowLine {
             while let Ok((near, _)) = listener.accept().await {
                 let Ok(far) = TcpStream::connect(&to).await else { continue };
                 let ((near_read, near_write), (far_read, far_write)) = (near.into_split(), far.into_split());
-                tokio::spawn(carry(near_read, far_write, takes));
-                tokio::spawn(carry(far_read, near_write, takes));
+                tokio::spawn(forward(near_read, far_write, delay));
+                tokio::spawn(forward(far_read, near_write, delay));
             }
         });
-        SlowLine { address, serving }
+        DelayedProxy { address, serving }
     }
 
     pub fn url(&self) -> String {
@@ -39,23 +40,27 @@ impl SlowLine {
     }
 }
 
-impl Drop for SlowLine {
+impl Drop for DelayedProxy {
     fn drop(&mut self) {
         self.serving.abort();
     }
 }
 
-/// One way. The end of the one side is the end of the other, as late as everything before it.
-async fn carry(mut from: impl AsyncReadExt + Unpin, to: impl AsyncWriteExt + Unpin + Send + 'static, takes: Duration) {
+/// One direction. An empty piece forwards the end of the stream, with the same delay as the bytes before it.
+async fn forward(
+    mut from: impl AsyncReadExt + Unpin,
+    to: impl AsyncWriteExt + Unpin + Send + 'static,
+    delay: Duration,
+) {
     let (sender, pieces) = mpsc::channel(PIECES_MAX);
     tokio::spawn(deliver(pieces, to));
     let mut piece = vec![0; 16 << 10];
     while let Ok(size @ 1..) = from.read(&mut piece).await {
-        if sender.send((Instant::now() + takes, piece[..size].to_vec())).await.is_err() {
+        if sender.send((Instant::now() + delay, piece[..size].to_vec())).await.is_err() {
             return;
         }
     }
-    let _ = sender.send((Instant::now() + takes, Vec::new())).await;
+    let _ = sender.send((Instant::now() + delay, Vec::new())).await;
 }
 
 async fn deliver(mut pieces: mpsc::Receiver<(Instant, Vec<u8>)>, mut to: impl AsyncWriteExt + Unpin) {

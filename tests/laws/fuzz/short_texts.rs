@@ -1,5 +1,5 @@
-//! The laws of small texts: cursors, positions, filters, file names, JSONL files and configurations. Each is refused in
-//! words or read, and what is read is printed the same again.
+//! The laws of short texts: cursors, positions, filters, file names, JSONL files and configurations. Each text is
+//! refused with a message or parsed, and what is parsed prints to the same value.
 
 use std::fs;
 
@@ -16,23 +16,23 @@ use session_manager::machine::view::{ListOrder, ListPoint};
 use session_manager::storage::jsonl::JsonlDir;
 use session_manager::surface::bus::inbound::Inbound;
 
+use super::corruption::{Corruption, JsonChange, any_json, change_json, corrupt, corruptions, json_change};
 use super::inputs;
 use super::memory::peak;
-use super::spoil::{Harm, Twist, any_json, harms, spoil, twist, twist_value};
 
 const ORDERS: [ListOrder; 3] = [ListOrder::CreatedAsc, ListOrder::CreatedDesc, ListOrder::UpdatedDesc];
-/// The reader follows aliases up to a number of them that depends on the text's length, then gives up.
+/// The YAML parser limits the number of aliases by the length of the text.
 const BOMB_BYTES_MAX: usize = 64 << 20;
 const MEMORY_FACTOR: usize = 200;
 const MEMORY_SLACK: usize = 256 << 10;
 
-fn spoiled(text: &str, harms: &[Harm]) -> String {
+fn corrupted(text: &str, corruptions: &[Corruption]) -> String {
     let mut bytes = text.as_bytes().to_vec();
-    spoil(&mut bytes, harms);
+    corrupt(&mut bytes, corruptions);
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-fn take_cursor(text: &str) -> Result<(), TestCaseError> {
+fn check_cursor(text: &str) -> Result<(), TestCaseError> {
     if let Ok(entry) = cursor::parse_messages(text) {
         prop_assert_eq!(cursor::parse_messages(&cursor::print_messages(&entry)).unwrap(), entry);
     }
@@ -43,36 +43,39 @@ fn take_cursor(text: &str) -> Result<(), TestCaseError> {
             prop_assert_eq!(cursor::parse_list(&cursor::print_list(order, &point), order).unwrap(), point);
         }
     }
-    prop_assert!(orders <= 1, "a cursor of two orders");
+    prop_assert!(orders <= 1, "the cursor parses for two orders");
     Ok(())
 }
 
-fn take_position(text: &str) -> Result<(), TestCaseError> {
+fn check_position(text: &str) -> Result<(), TestCaseError> {
     let tag = ClusterTag::new("c-1");
     match tag.parse(text) {
         Ok(position) => prop_assert_eq!(tag.parse(&tag.print(position)), Ok(position)),
-        Err(why) => prop_assert!(!why.is_empty()),
+        Err(why) => prop_assert!(!why.to_string().is_empty()),
     }
     Ok(())
 }
 
-fn take_config(text: &str) -> Result<(), TestCaseError> {
+fn check_config(text: &str) -> Result<(), TestCaseError> {
     let (read, held) = peak(|| Config::from_yaml(text));
     prop_assert!(held <= MEMORY_FACTOR * text.len() + MEMORY_SLACK, "{held} bytes for {} of YAML", text.len());
     match read {
         Ok(config) => {
             let printed = serde_json::to_string(&config).unwrap();
-            // What was expanded may hold a dollar sign; it is not expanded twice.
+            // An expanded value may contain a dollar sign, and parsing it again would expand it again.
             if !printed.contains('$') && !printed.contains('~') {
                 prop_assert_eq!(Config::from_yaml(&printed).unwrap(), config);
             }
         }
-        Err(error) => prop_assert!(!error.0.is_empty() && error.0.len() <= 4 << 10, "{} bytes", error.0.len()),
+        Err(error) => {
+            let text = error.to_string();
+            prop_assert!(!text.is_empty() && text.len() <= 4 << 10, "{} bytes", text.len());
+        }
     }
     Ok(())
 }
 
-/// Lines a JSONL file may hold, good ones.
+/// Valid lines of a JSONL file.
 const LINES: [&str; 6] = [
     r#"{"type":"meta","meta":{"session_id":"s","title":"t","description":"","status":"idle","message_count":1,"created_at":1,"updated_at":2}}"#,
     r#"{"type":"entry","entry":{"kind":"message","id":"a","timestamp":1,"revision":0,"message":{"role":"user","content":[],"timestamp":1}}}"#,
@@ -82,8 +85,8 @@ const LINES: [&str; 6] = [
     r#"{"type":"leaf","entry_id":"nowhere"}"#,
 ];
 
-/// Opens a directory whose only session file has these bytes, twice: with the same result, and the file untouched.
-fn take_jsonl(name: &str, bytes: &[u8]) -> Result<(), TestCaseError> {
+/// Opens a directory whose only session file has these bytes, twice. The results are equal and the file is unchanged.
+fn check_jsonl(name: &str, bytes: &[u8]) -> Result<(), TestCaseError> {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join(name);
     fs::write(&path, bytes).unwrap();
@@ -101,41 +104,41 @@ proptest! {
 
     #[test]
     fn cursors_of_any_text(text in ".{0,40}", tail in "[0-9a-f.]{0,12}") {
-        take_cursor(&text)?;
-        take_cursor(&format!("m.{tail}"))?;
-        take_cursor(&format!("l.created_asc.{tail}"))?;
+        check_cursor(&text)?;
+        check_cursor(&format!("m.{tail}"))?;
+        check_cursor(&format!("l.created_asc.{tail}"))?;
     }
 
     #[test]
-    fn spoiled_cursors(id in ".{0,20}", time: i64, order in 0..3usize, harms in harms()) {
-        let harms: Vec<Harm> = harms;
+    fn corrupted_cursors(id in ".{0,20}", time: i64, order in 0..3usize, corruptions in corruptions()) {
+        let corruptions: Vec<Corruption> = corruptions;
         let point = ListPoint { time, session_id: SessionId::from(id.as_str()) };
         let list = cursor::print_list(ORDERS[order], &point);
         let messages = cursor::print_messages(&EntryId::from(id));
         for good in [list, messages] {
-            take_cursor(&good)?;
-            take_cursor(&spoiled(&good, &harms))?;
+            check_cursor(&good)?;
+            check_cursor(&corrupted(&good, &corruptions))?;
         }
     }
 
     #[test]
-    fn positions_of_any_text(text in ".{0,40}", group: u32, index: u64, ordinal: u32, harms in harms()) {
-        let harms: Vec<Harm> = harms;
-        take_position(&text)?;
+    fn positions_of_any_text(text in ".{0,40}", group: u32, index: u64, ordinal: u32, corruptions in corruptions()) {
+        let corruptions: Vec<Corruption> = corruptions;
+        check_position(&text)?;
         let good = ClusterTag::new("c-1").print(Position { group, index, ordinal });
-        take_position(&good)?;
-        take_position(&spoiled(&good, &harms))?;
+        check_position(&good)?;
+        check_position(&corrupted(&good, &corruptions))?;
     }
 
     #[test]
-    fn filters_of_any_config(config in any_json(), kind in 0..6usize, twists in vec(twist(), 0..3)) {
-        let twists: Vec<Twist> = twists;
+    fn filters_of_any_config(config in any_json(), kind in 0..6usize, json_changes in vec(json_change(), 0..3)) {
+        let json_changes: Vec<JsonChange> = json_changes;
         let trigger = EventKind::ALL[kind].trigger_type();
         let mut good = serde_json::json!({"session_id": "s", "roles": ["user"], "metadata": {"k": 1}});
-        twist_value(&mut good, &twists);
+        change_json(&mut good, &json_changes);
         for config in [config, good] {
             if let Err(why) = Filter::parse(trigger, &config) {
-                prop_assert!(why.contains(trigger));
+                prop_assert!(why.to_string().contains(trigger));
             }
         }
         let _ = Filter::parse("session::store::events", &Value::Null);
@@ -151,48 +154,48 @@ proptest! {
 
     #[test]
     fn configurations_of_any_text(text in "(?s).{0,200}", value in any_json()) {
-        take_config(&text)?;
-        take_config(&value.to_string())?;
+        check_config(&text)?;
+        check_config(&value.to_string())?;
     }
 
     #[test]
-    fn spoiled_configurations(harms in harms(), twists in vec(twist(), 1..4)) {
-        let harms: Vec<Harm> = harms;
-        let twists: Vec<Twist> = twists;
-        take_config(&spoiled(Config::default_yaml(), &harms))?;
+    fn corrupted_configurations(corruptions in corruptions(), json_changes in vec(json_change(), 1..4)) {
+        let corruptions: Vec<Corruption> = corruptions;
+        let json_changes: Vec<JsonChange> = json_changes;
+        check_config(&corrupted(Config::default_yaml(), &corruptions))?;
         let mut value = serde_json::to_value(Config::default()).unwrap();
-        twist_value(&mut value, &twists);
-        take_config(&value.to_string())?;
+        change_json(&mut value, &json_changes);
+        check_config(&value.to_string())?;
     }
 
     #[test]
     fn jsonl_files_of_any_bytes(bytes in vec(any::<u8>(), 0..300)) {
-        take_jsonl("s.jsonl", &bytes)?;
+        check_jsonl("s.jsonl", &bytes)?;
     }
 
     #[test]
-    fn spoiled_jsonl_files(lines in vec(0..LINES.len(), 0..8), harms in harms(), twisted in (0..LINES.len(), vec(twist(), 0..3))) {
-        let harms: Vec<Harm> = harms;
-        let (line, twists): (usize, Vec<Twist>) = twisted;
+    fn corrupted_jsonl_files(lines in vec(0..LINES.len(), 0..8), corruptions in corruptions(), changed in (0..LINES.len(), vec(json_change(), 0..3))) {
+        let corruptions: Vec<Corruption> = corruptions;
+        let (line, json_changes): (usize, Vec<JsonChange>) = changed;
         let mut value: Value = serde_json::from_str(LINES[line]).unwrap();
-        twist_value(&mut value, &twists);
+        change_json(&mut value, &json_changes);
         let mut lines: Vec<String> = lines.into_iter().map(|line| LINES[line].to_owned()).collect();
         lines.push(value.to_string());
         let good = lines.join("\n");
-        take_jsonl("s.jsonl", good.as_bytes())?;
+        check_jsonl("s.jsonl", good.as_bytes())?;
         let mut bytes = good.into_bytes();
-        spoil(&mut bytes, &harms);
-        take_jsonl("s.jsonl", &bytes)?;
+        corrupt(&mut bytes, &corruptions);
+        check_jsonl("s.jsonl", &bytes)?;
     }
 
     #[test]
     fn session_files_of_any_name(name in "[a-zA-Z0-9%._-]{0,20}") {
-        take_jsonl(&format!("{name}.jsonl"), LINES[1].as_bytes())?;
+        check_jsonl(&format!("{name}.jsonl"), LINES[1].as_bytes())?;
     }
 }
 
 #[test]
-fn aliases_and_deep_yaml_take_no_more_memory_than_they_deserve() {
+fn aliases_and_deep_yaml_take_bounded_memory() {
     let mut bomb = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n".to_owned();
     for level in 1..12 {
         let below = vec![format!("*a{}", level - 1); 10].join(", ");

@@ -1,3 +1,5 @@
+//! A session, its events and its messages, with the Rust SDK: cargo run --example quickstart
+
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use iii_sdk::protocol::{RegisterTriggerInput, TriggerRequest};
@@ -12,16 +14,16 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let call = async |function: &str, payload: Value| worker.trigger(TriggerRequest::new(function, payload)).await;
     let text = |words: &str| json!([{"type": "text", "text": words}]);
 
-    // 1. A session, and a handler for each kind of event it is to be told of.
+    // 1. Create a session and subscribe to its events.
     let created = call("session::create", json!({"title": "Quickstart"})).await?;
     let session_id = created["session_id"].as_str().unwrap_or_default();
-    let (heard, mut events) = mpsc::unbounded_channel();
+    let (received, mut events) = mpsc::unbounded_channel();
     for kind in ["message-added", "message-updated"] {
         let function_id = format!("quickstart::{session_id}::{kind}");
-        let heard = heard.clone();
+        let received = received.clone();
         let handler = move |event: Value, sidecar: Option<Value>| {
             let seq = sidecar.map(|sidecar| sidecar["session-manager"]["seq"].clone());
-            let _ = heard.send((kind, seq.unwrap_or_default(), event["message"].clone()));
+            let _ = received.send((kind, seq.unwrap_or_default(), event["message"].clone()));
             async { Ok::<Value, Error>(Value::Null) }
         };
         worker.register_function(&function_id, RegisterFunction::new_async(handler));
@@ -29,7 +31,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         worker.register_trigger(RegisterTriggerInput::new(format!("session::{kind}"), function_id, config))?;
     }
 
-    // 2. A question, an empty answer, and the answer growing as a model would stream it.
+    // 2. Append a question and an empty answer. Update the answer as a model streams it.
     let timestamp = SystemTime::now().duration_since(UNIX_EPOCH)?.as_millis() as u64;
     let question = json!({"role": "user", "timestamp": timestamp, "content": text("What is a log?")});
     call("session::append", json!({"session_id": session_id, "message": question})).await?;
@@ -41,10 +43,10 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         call("session::update-message", update).await?;
     }
 
-    // 3. What was heard, and what is stored.
+    // 3. Print the events, then the stored messages.
     for _ in 0..4 {
         let event = tokio::time::timeout(Duration::from_secs(10), events.recv()).await?;
-        let (kind, seq, message) = event.ok_or("the node went away")?;
+        let (kind, seq, message) = event.ok_or("the connection to the node is lost")?;
         println!("{kind} {seq} {message}");
     }
     let page = call("session::messages", json!({"session_id": session_id})).await?;

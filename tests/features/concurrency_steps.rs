@@ -1,12 +1,12 @@
-//! Owns: the sentences about many clients at once. Each client is a task of its own.
+//! Owns: the steps with several clients at once. Each client is a task.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use cucumber::{then, when};
 use serde_json::{Value, json};
 
+use crate::json_shorthand;
 use crate::node::call;
-use crate::words;
 use crate::world::World;
 
 /// Runs `count` clients at once and gives their results in the order of their numbers.
@@ -29,7 +29,7 @@ async fn append_the_same_entry(world: &mut World, count: usize, entry_id: String
     let answers = clients(count, |n| {
         let (calls, entry_id, session_id) = (calls.clone(), entry_id.clone(), session_id.clone());
         async move {
-            let message = words::message("user", &format!("from client {n}"));
+            let message = json_shorthand::message("user", &format!("from client {n}"));
             let body = json!({ "session_id": session_id, "entry_id": entry_id, "message": message }).to_string();
             call(&calls, "session::append", &body).await.expect("append exists")
         }
@@ -52,23 +52,25 @@ async fn call_at_once(world: &mut World, count: usize, function: String, body: S
     world.answer = Some(answers.map(|answers| json!({ "answers": answers })));
 }
 
-/// How many of the answers have this shape.
-fn told(world: &mut World, shape: &str) -> usize {
+/// How many of the answers match this shape.
+fn matching(world: &mut World, shape: &str) -> usize {
     let expected = world.expected(shape);
     let answers = world.answered();
     let answers = answers["answers"].as_array().expect("answers");
-    let is_told = |answer: &&Value| words::compare(&expected, answer, false, &mut words::Variables::new()).is_ok();
-    answers.iter().filter(is_told).count()
+    let matches = |answer: &&Value| {
+        json_shorthand::compare(&expected, answer, false, &mut json_shorthand::Variables::new()).is_ok()
+    };
+    answers.iter().filter(matches).count()
 }
 
-#[then(regex = r"^(\d+) of them is told (\{.*\}) and (\d+) are told (\{.*\})$")]
-async fn some_are_told(world: &mut World, some: usize, one: String, others: usize, other: String) {
-    assert_eq!((told(world, &one), told(world, &other)), (some, others));
+#[then(regex = r"^(\d+) of them gets (\{.*\}) and (\d+) get (\{.*\})$")]
+async fn some_get(world: &mut World, some: usize, one: String, others: usize, other: String) {
+    assert_eq!((matching(world, &one), matching(world, &other)), (some, others));
 }
 
-#[then(regex = r"^all (\d+) of them are told (\{.*\})$")]
-async fn all_are_told(world: &mut World, count: usize, shape: String) {
-    assert_eq!(told(world, &shape), count);
+#[then(regex = r"^all (\d+) of them get (\{.*\})$")]
+async fn all_get(world: &mut World, count: usize, shape: String) {
+    assert_eq!(matching(world, &shape), count);
 }
 
 #[then(regex = r#"^the answers' "(.*?)" are all different$"#)]
@@ -87,7 +89,7 @@ async fn roles_repeat(world: &mut World, session_id: String, roles: String) {
     for (item, role) in page["messages"].as_array().expect("a page").iter().zip(roles.iter().cycle()) {
         assert_eq!(item["message"]["role"], json!(role));
     }
-    world.duties.state = true;
+    world.asserted.state = true;
 }
 
 #[then("all of them got the same answer")]
@@ -105,7 +107,7 @@ async fn append_messages(world: &mut World, count: usize, each: usize, session_i
         async move {
             let mut answers = Vec::new();
             for n in 0..each {
-                let message = words::message("user", &format!("{client}/{n}"));
+                let message = json_shorthand::message("user", &format!("{client}/{n}"));
                 let body = json!({ "session_id": session_id, "message": message }).to_string();
                 answers.push(call(&calls, "session::append", &body).await.expect("append exists"));
             }
@@ -117,7 +119,8 @@ async fn append_messages(world: &mut World, count: usize, each: usize, session_i
     world.answer = Some(answers.map(|answers| json!({ "answers": answers })));
 }
 
-/// Every answered entry stands on the path, each below the one before it, and each client's own in its own order.
+/// Every acknowledged entry is on the path, each is the child of the one before it, and the entries of one client are
+/// in the order in which it sent them.
 #[then(regex = r#"^the transcript of "(.*?)" is one unbroken chain of (\d+) messages$"#)]
 async fn one_unbroken_chain(world: &mut World, session_id: String, count: usize) {
     let answers = world.answered();
@@ -130,7 +133,11 @@ async fn one_unbroken_chain(world: &mut World, session_id: String, count: usize)
     for answer in answers {
         let at = path.iter().position(|id| **id == answer["entry_id"]).expect("an answered entry is on the path");
         let parent = if at == 0 { &Value::Null } else { path[at - 1] };
-        assert_eq!(answer.get("parent_id").unwrap_or(&Value::Null), parent, "entry {at} hangs below the one before");
+        assert_eq!(
+            answer.get("parent_id").unwrap_or(&Value::Null),
+            parent,
+            "the parent of entry {at} is the one before it"
+        );
     }
     let texts: Vec<&str> = page["messages"]
         .as_array()
@@ -141,11 +148,11 @@ async fn one_unbroken_chain(world: &mut World, session_id: String, count: usize)
     let mut next = BTreeMap::<&str, usize>::new();
     for text in texts {
         let (client, n) = text.split_once('/').unwrap();
-        let due = next.entry(client).or_default();
-        assert_eq!(n, due.to_string(), "client {client}'s messages keep their order");
-        *due += 1;
+        let expected = next.entry(client).or_default();
+        assert_eq!(n, expected.to_string(), "client {client}'s messages keep their order");
+        *expected += 1;
     }
-    world.duties.state = true;
+    world.asserted.state = true;
 }
 
 #[when(regex = r#"^(\d+) clients each update "(.*?)" of "(.*?)" (\d+) times, guarded by expected_revision$"#)]
@@ -165,7 +172,8 @@ async fn guarded_updates(world: &mut World, count: usize, entry_id: String, sess
     world.answer = Some(done.map(|_| json!({ "done": count * each })));
 }
 
-/// Reads the message, adds a block, writes it back if nobody was faster, else starts over.
+/// Reads the message, adds a block and writes it back with the revision it read. Retries when another client was
+/// faster.
 async fn add_a_line(
     calls: &session_manager::surface::calls::Calls,
     session_id: &str,
@@ -173,7 +181,7 @@ async fn add_a_line(
     line: &str,
 ) -> Result<(), String> {
     let read = json!({ "session_id": session_id, "entry_id": entry_id }).to_string();
-    // A client loses a turn only when another one wins it, so that the winners' turns bound the tries.
+    // An attempt fails only when another client succeeds, so the number of updates bounds the attempts.
     for _ in 0..10_000 {
         let entry = call(calls, "session::get-message", &read).await.expect("get-message exists")?;
         let mut content = entry["entry"]["message"]["content"].as_array().cloned().unwrap_or_default();
@@ -188,7 +196,7 @@ async fn add_a_line(
             return Ok(());
         }
     }
-    Err("no turn was ever won".to_owned())
+    Err("no attempt succeeded".to_owned())
 }
 
 #[then(regex = r#"^"(.*?)" of "(.*?)" holds every one of the (\d+) updates, at revision (\d+)$"#)]
@@ -198,7 +206,7 @@ async fn holds_every_update(world: &mut World, entry_id: String, session_id: Str
     assert_eq!(entry["entry"]["revision"], json!(revision));
     let content = entry["entry"]["message"]["content"].as_array().unwrap();
     let texts: BTreeSet<&str> = content.iter().map(|block| block["text"].as_str().unwrap()).collect();
-    // The message's first words, then each update once.
+    // The first content of the message, then each update once.
     assert_eq!((content.len(), texts.len()), (lines + 1, lines + 1));
-    world.duties.state = true;
+    world.asserted.state = true;
 }

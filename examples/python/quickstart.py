@@ -1,3 +1,4 @@
+"""A session, its events and its messages, with the Python SDK: pip install iii-sdk==0.25.0"""
 import os, queue, time
 from iii import register_worker
 
@@ -24,12 +25,12 @@ def listen(session_id, kind):
     })
 
 
-# 1. A session, and a handler for each kind of event it is to be told of.
+# 1. Create a session and subscribe to its events.
 session_id = call("session::create", title="Quickstart")["session_id"]
 for kind in ("message-added", "message-updated"):
     listen(session_id, kind)
 
-# 2. A question, an empty answer, and the answer growing as a model would stream it.
+# 2. Append a question and an empty answer. Update the answer as a model streams it.
 now = int(time.time() * 1000)
 call("session::append", session_id=session_id,
      message={"role": "user", "timestamp": now, "content": text("What is a log?")})
@@ -39,7 +40,7 @@ entry_id = call("session::append", session_id=session_id,
 for words in ("An ordered", "An ordered list of facts."):
     call("session::update-message", session_id=session_id, entry_id=entry_id, content=text(words))
 
-# 3. What was heard, and what is stored.
+# 3. Print the events, then the stored messages.
 for _ in range(4):
     print(*events.get(timeout=10))
 for item in call("session::messages", session_id=session_id)["messages"]:

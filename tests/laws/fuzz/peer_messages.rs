@@ -1,7 +1,5 @@
-//! The laws of the peer protocol's words: any bytes a peer may send are refused by name or understood, and what was
-//! understood is spelled the same again. A command that was understood can be applied.
-
-use std::time::Duration;
+//! The laws of the messages of the peer protocol: any bytes are refused or decoded, and what is decoded encodes to the
+//! same message. A command that is decoded can be applied.
 
 use bytes::Bytes;
 use proptest::collection::vec;
@@ -11,16 +9,16 @@ use session_manager::machine::Command;
 use session_manager::proto::{log, peer};
 use session_manager::replication::wire;
 use session_manager::requests::{Decision, Limits, functions};
-use session_manager::storage::answers;
 use session_manager::storage::log::command::Order;
+use session_manager::storage::state::answer;
 
+use super::corruption::{Corruption, corrupt, corruptions};
 use super::inputs;
 use super::memory::peak;
 use super::requests;
-use super::spoil::{Harm, harms, spoil};
-use crate::workshop::stamped;
+use crate::applied_log::stamped;
 
-/// A field of protobuf may be two bytes on the wire and a struct in memory.
+/// A protobuf field may be two bytes on the wire and a struct in memory.
 const MEMORY_FACTOR: usize = 200;
 const MEMORY_SLACK: usize = 64 << 10;
 
@@ -66,7 +64,7 @@ fn append() -> peer::AppendRequest {
     peer::AppendRequest { hop: hop(), vote: vote(), previous: id(4), entries, committed: id(4) }
 }
 
-/// One good message of each kind, by number.
+/// One valid message of each kind, by number.
 fn good(kind: usize) -> Vec<u8> {
     let header = peer::SnapshotHeader {
         hop: hop(),
@@ -77,7 +75,7 @@ fn good(kind: usize) -> Vec<u8> {
         length: 100,
         checksum: Bytes::from_static(&[7; 16]),
     };
-    let answer = answers::print(&Err(session_manager::machine::refusal::Refusal::EmptyBatch));
+    let answer = answer::encode(&Err(session_manager::machine::refusal::Refusal::EmptyBatch));
     match kind % KINDS {
         0 => append().encode_to_vec(),
         1 => peer::VoteRequest { hop: hop(), vote: vote(), last_log: id(3), leader_transfer: true }.encode_to_vec(),
@@ -94,7 +92,7 @@ fn good(kind: usize) -> Vec<u8> {
         }
         _seven => {
             let order = Order::new(stamped(1, 5, commands().remove(0)));
-            let mutation = wire::spell_forwarded(order.encoded().clone(), Duration::from_secs(1));
+            let mutation = peer::Forwarded { command: order.encoded().clone(), remaining_ms: 1_000 };
             peer::ForwardRequest { hop: hop(), term: 3, mutations: vec![mutation] }.encode_to_vec()
         }
     }
@@ -102,44 +100,48 @@ fn good(kind: usize) -> Vec<u8> {
 
 const KINDS: usize = 8;
 
-/// Reads bytes as each kind of message there is; what is understood must be spelled the same again.
-fn understand(bytes: &[u8]) -> Result<(), TestCaseError> {
+/// Decodes bytes as each kind of message. What is decoded must encode to the same message.
+fn decode_and_encode(bytes: &[u8]) -> Result<(), TestCaseError> {
     let spelled = peer::Hop::default;
-    if let Ok(Ok(read)) = peer::AppendRequest::decode(bytes).map(wire::append) {
-        let again = wire::append(wire::spell_append(Some(spelled()), read.clone())).expect("it was understood before");
+    if let Ok(Ok(read)) = peer::AppendRequest::decode(bytes).map(wire::append_from_proto) {
+        let again = wire::append_from_proto(wire::append_to_proto(Some(spelled()), read.clone()))
+            .expect("it was decoded before");
         prop_assert_eq!(format!("{read:?}"), format!("{again:?}"));
         let previous = read.prev_log_id.map(|previous| previous.index);
         for (place, entry) in read.entries.iter().enumerate() {
             let next = previous.map_or(0, |previous| previous + 1) + place as u64;
-            prop_assert_eq!(entry.log_id.index, next, "a gap");
+            prop_assert_eq!(entry.index(), next, "there is a gap");
         }
     }
-    if let Ok(Ok(read)) = peer::VoteRequest::decode(bytes).map(wire::vote_request) {
-        let again = wire::vote_request(wire::spell_vote_request(spelled(), &read)).expect("as before");
+    if let Ok(Ok(read)) = peer::VoteRequest::decode(bytes).map(wire::vote_request_from_proto) {
+        let again = wire::vote_request_from_proto(wire::vote_request_to_proto(spelled(), &read)).expect("as before");
         prop_assert_eq!(format!("{read:?}"), format!("{again:?}"));
     }
-    if let Ok(Ok(read)) = peer::VoteResponse::decode(bytes).map(wire::vote_response) {
-        let again = wire::vote_response(wire::spell_vote_response(&read)).expect("as before");
+    if let Ok(Ok(read)) = peer::VoteResponse::decode(bytes).map(wire::vote_response_from_proto) {
+        let again = wire::vote_response_from_proto(wire::vote_response_to_proto(&read)).expect("as before");
         prop_assert_eq!(format!("{read:?}"), format!("{again:?}"));
     }
-    if let Ok(Ok(read)) = peer::AppendResponse::decode(bytes).map(wire::appended) {
-        let again = wire::appended(wire::spell_appended(&read)).expect("as before");
+    if let Ok(Ok(read)) = peer::AppendResponse::decode(bytes).map(wire::appended_from_proto) {
+        let again = wire::appended_from_proto(wire::appended_to_proto(&read)).expect("as before");
         prop_assert_eq!(format!("{read:?}"), format!("{again:?}"));
     }
     if let Ok(header) = peer::SnapshotHeader::decode(bytes)
-        && let (Ok(meta), Ok(checksum), Ok(vote)) =
-            (wire::snapshot_meta(&header), wire::checksum(&header), wire::vote(header.vote))
+        && let (Ok(meta), Ok(checksum), Ok(vote)) = (
+            wire::snapshot_meta_from_proto(&header),
+            wire::checksum_from_proto(&header),
+            wire::vote_from_proto(header.vote),
+        )
     {
-        let again = wire::spell_snapshot_header(spelled(), &vote, &meta, header.length, checksum);
-        prop_assert_eq!(wire::snapshot_meta(&again).expect("as before"), meta);
+        let again = wire::snapshot_header_to_proto(spelled(), &vote, &meta, header.length, checksum);
+        prop_assert_eq!(wire::snapshot_meta_from_proto(&again).expect("as before"), meta);
     }
-    if let Ok(Ok(read)) = peer::TransferLeaderRequest::decode(bytes).map(wire::transfer) {
-        let again = wire::transfer(wire::spell_transfer(spelled(), &read)).expect("as before");
+    if let Ok(Ok(read)) = peer::TransferLeaderRequest::decode(bytes).map(wire::transfer_from_proto) {
+        let again = wire::transfer_from_proto(wire::transfer_to_proto(spelled(), &read)).expect("as before");
         prop_assert_eq!(format!("{read:?}"), format!("{again:?}"));
     }
-    let _ = peer::SnapshotResponse::decode(bytes).map(wire::snapshot_response);
+    let _ = peer::SnapshotResponse::decode(bytes).map(wire::snapshot_response_from_proto);
     if let Ok(forwarded) = peer::ForwardResponse::decode(bytes) {
-        forwarded.outcomes.into_iter().for_each(|outcome| drop(wire::attempt(outcome)));
+        forwarded.outcomes.into_iter().for_each(|outcome| drop(wire::attempt_from_proto(outcome)));
     }
     if let Ok(forward) = peer::ForwardRequest::decode(bytes) {
         forward.mutations.into_iter().for_each(|mutation| drop(Order::read(mutation.command)));
@@ -150,15 +152,15 @@ fn understand(bytes: &[u8]) -> Result<(), TestCaseError> {
 }
 
 fn within_memory(bytes: &[u8]) -> Result<(), TestCaseError> {
-    // The longest reading is that of all kinds together.
-    let (understood, held) = peak(|| understand(bytes));
+    // The limit covers all kinds together.
+    let (decoded, held) = peak(|| decode_and_encode(bytes));
     prop_assert!(held <= MEMORY_FACTOR * bytes.len() + MEMORY_SLACK, "{held} bytes for {}", bytes.len());
-    understood
+    decoded
 }
 
 #[test]
-fn the_good_messages_are_understood() {
-    assert_eq!(wire::append(append()).expect("a good append").entries.len(), commands().len() + 1);
+fn the_valid_messages_are_decoded() {
+    assert_eq!(wire::append_from_proto(append()).expect("a good append").entries.len(), commands().len() + 1);
     (0..KINDS).for_each(|kind| within_memory(&good(kind)).unwrap());
 }
 
@@ -166,31 +168,31 @@ proptest! {
     #![proptest_config(inputs(1))]
 
     #[test]
-    fn any_bytes_are_refused_or_understood(bytes in vec(any::<u8>(), 0..300)) {
+    fn any_bytes_are_refused_or_decoded(bytes in vec(any::<u8>(), 0..300)) {
         within_memory(&bytes)?;
     }
 
     #[test]
-    fn spoiled_messages_are_refused_or_understood(kind in 0..KINDS, harms in harms()) {
-        let harms: Vec<Harm> = harms;
+    fn corrupted_messages_are_refused_or_decoded(kind in 0..KINDS, corruptions in corruptions()) {
+        let corruptions: Vec<Corruption> = corruptions;
         let mut bytes = good(kind);
-        spoil(&mut bytes, &harms);
+        corrupt(&mut bytes, &corruptions);
         within_memory(&bytes)?;
     }
 
-    /// What a peer proposes or replicates is applied by everybody: it must not break any of them.
+    /// Every node applies what a peer proposes or replicates, so no decoded command may break apply.
     #[test]
-    fn a_spoiled_command_that_is_understood_can_be_applied(at: prop::sample::Index, harms in harms()) {
-        let harms: Vec<Harm> = harms;
+    fn a_corrupted_command_that_is_decoded_can_be_applied(at: prop::sample::Index, corruptions in corruptions()) {
+        let corruptions: Vec<Corruption> = corruptions;
         let commands = commands();
         let order = Order::new(stamped(9, 5, commands[at.index(commands.len())].clone()));
         let mut bytes = order.encoded().to_vec();
-        spoil(&mut bytes, &harms);
+        corrupt(&mut bytes, &corruptions);
         let Ok(order) = Order::read(bytes.into()) else { return Ok(()) };
-        let mut run = requests::begun();
+        let mut run = requests::prepared();
         let outcome = run.apply(order.stamped());
-        // Bodies are JSON because the door they came in by checked them; peers are believed. What stands in a spoiled
-        // one is printed as it is.
+        // Bodies are checked to be JSON when a client sends them, and peers are trusted. A corrupted body is printed
+        // unchanged.
         for event in &outcome.events {
             let _ = event.payload();
         }

@@ -1,5 +1,5 @@
-//! Owns: what was heard of commits: every event by the recorder, the matching ones by named subscribers through the
-//! product's own feed.
+//! Owns: the events of a scenario's node. The recorder gets every committed event, and passes it on to the product's
+//! feed, which delivers it to the named subscribers whose filters match.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -8,8 +8,9 @@ use std::time::Duration;
 use futures::future::BoxFuture;
 use serde_json::{Value, json};
 use session_manager::events::bindings::{Binding, BindingKey};
-use session_manager::events::deliver::{AttachPoint, Delivery, Feed, FeedSettings, Handed};
-use session_manager::events::history::History;
+use session_manager::events::delivery::{AttachPoint, Delivery, Handed};
+use session_manager::events::feed::{Feed, FeedSettings};
+use session_manager::events::stored::StoredFeed;
 use session_manager::events::{Committed, EventSink};
 use session_manager::machine::Command;
 use session_manager::machine::apply::store::{Envelope, StoreWrite};
@@ -18,26 +19,26 @@ use session_manager::machine::ids::{Position, SessionId};
 use session_manager::machine::json::Json;
 use session_manager::surface::subscription::Subscription;
 
-/// Events of this session are not events: they mark how far hearing has come.
+/// Events of this session are markers: a marker that arrived shows that all earlier events arrived too.
 const MARKER: &str = "(marker)";
 
-/// One event as the recorder heard it.
+/// One event as it was published.
 #[derive(Debug, Clone)]
-pub struct Heard {
+pub struct RecordedEvent {
     pub kind: String,
     pub payload: Value,
 }
 
-/// Hears every event of the node and passes it on to the feed.
-pub struct Ear {
-    heard: Mutex<Record>,
+/// Records every event of the node and passes it on to the feed.
+pub struct EventRecorder {
+    record: Mutex<Record>,
     feed: Mutex<Arc<Feed>>,
     deliveries: Arc<Deliveries>,
 }
 
 #[derive(Default)]
 struct Record {
-    events: Vec<Heard>,
+    events: Vec<RecordedEvent>,
     markers: u64,
     last_position: Option<Position>,
     /// The sequence number the next event of a session must carry.
@@ -45,33 +46,37 @@ struct Record {
     broken: Vec<String>,
 }
 
-/// What each subscriber got, by name.
+/// The deliveries of each subscriber, by name.
 #[derive(Default)]
 struct Deliveries {
     by_name: Mutex<BTreeMap<String, Vec<Value>>>,
 }
 
-impl Ear {
-    pub fn new() -> Arc<Ear> {
-        Arc::new(Ear { heard: Mutex::default(), feed: Mutex::new(inline_feed()), deliveries: Arc::default() })
+impl EventRecorder {
+    pub fn new() -> Arc<EventRecorder> {
+        Arc::new(EventRecorder {
+            record: Mutex::default(),
+            feed: Mutex::new(inline_feed()),
+            deliveries: Arc::default(),
+        })
     }
 
-    /// A new process: subscribers and positions start anew.
+    /// The node restarts: subscribers are gone, and the order of positions is checked anew.
     pub fn restart(&self) {
-        let mut heard = self.heard.lock().unwrap();
-        heard.last_position = None;
-        heard.seqs.clear();
+        let mut record = self.record.lock().unwrap();
+        record.last_position = None;
+        record.seqs.clear();
         *self.feed.lock().unwrap() = inline_feed();
     }
 
-    /// Where the feed of this process is kept.
-    pub fn reads_from(&self, history: Arc<dyn History>) {
+    /// Sets where the feed reads older events from.
+    pub fn reads_from(&self, history: Arc<dyn StoredFeed>) {
         self.feed.lock().unwrap().reads_from(&history);
     }
 
     /// Binds as a client of the bus does, with its config and its metadata.
     pub fn subscribe(
-        self: &Arc<Ear>,
+        self: &Arc<EventRecorder>,
         name: &str,
         trigger_type: &str,
         config: &Value,
@@ -79,19 +84,21 @@ impl Ear {
     ) -> Result<(), String> {
         let feed = Arc::clone(&self.feed.lock().unwrap());
         let id = format!("{name} on {trigger_type} with {config} and {metadata:?}");
-        let asked = Subscription::read(&feed, trigger_type, name, config, metadata)?;
+        let wanted =
+            Subscription::read(&feed, trigger_type, name, config, metadata).map_err(|error| error.to_string())?;
         self.deliveries.by_name.lock().unwrap().entry(name.to_owned()).or_default();
         feed.bind(Binding {
             key: BindingKey { owner: 1, id: id.into() },
             function_id: name.into(),
-            filter: asked.filter,
-            sidecar_fields: asked.sidecar_fields,
-            after: asked.after,
+            filter: wanted.filter,
+            sidecar_fields: wanted.sidecar_fields,
+            after: wanted.after,
             to: Arc::clone(&self.deliveries) as Arc<dyn AttachPoint>,
         })
+        .map_err(|error| error.to_string())
     }
 
-    /// The command that marks a place in the stream of events. All events of earlier commands come before it.
+    /// The command that publishes a marker. All events of earlier commands come before it.
     pub fn marker() -> Command {
         let envelope = Envelope {
             kind: EventKind::Deleted,
@@ -104,10 +111,10 @@ impl Ear {
     }
 
     pub fn markers(&self) -> u64 {
-        self.heard.lock().unwrap().markers
+        self.record.lock().unwrap().markers
     }
 
-    /// Waits until more than `seen` markers were heard: what was committed before them was heard as well.
+    /// Waits until more than `seen` markers arrived. Every event that was committed before them arrived too.
     pub async fn wait_for_marker(&self, seen: u64) {
         for _ in 0..5_000 {
             if self.markers() > seen {
@@ -118,9 +125,9 @@ impl Ear {
         panic!("the event of a committed command was never published");
     }
 
-    /// Takes all events heard since the last time, and complains about broken laws.
-    pub fn take(&self) -> Vec<Heard> {
-        let mut record = self.heard.lock().unwrap();
+    /// Takes all events since the last call. Fails if an event broke the order of positions or sequence numbers.
+    pub fn take(&self) -> Vec<RecordedEvent> {
+        let mut record = self.record.lock().unwrap();
         assert!(record.broken.is_empty(), "{}", record.broken.join("\n"));
         std::mem::take(&mut record.events)
     }
@@ -131,19 +138,19 @@ impl Ear {
     }
 }
 
-impl EventSink for Ear {
+impl EventSink for EventRecorder {
     fn publish(&self, events: Vec<Arc<Committed>>) {
         let feed = Arc::clone(&self.feed.lock().unwrap());
         feed.publish(events.clone());
-        let mut record = self.heard.lock().unwrap();
+        let mut record = self.record.lock().unwrap();
         for committed in events {
-            record.hear(&committed);
+            record.add(&committed);
         }
     }
 }
 
 impl Record {
-    fn hear(&mut self, committed: &Committed) {
+    fn add(&mut self, committed: &Committed) {
         let event = &committed.event;
         if self.last_position.is_some_and(|last| last >= committed.position) {
             self.broken.push(format!("position {:?} after {:?}", committed.position, self.last_position));
@@ -153,16 +160,16 @@ impl Record {
             self.markers += 1;
             return;
         }
-        // Dense per session, and anew for a session that was deleted. After a restart the first one sets the pace.
+        // Numbers are dense per session, and start over after a deletion. After a restart any first number is accepted.
         if let Some(expected) = self.seqs.get(&event.session_id)
             && *expected != event.seq
         {
-            self.broken.push(format!("session {}: event {} where {expected} was due", event.session_id, event.seq));
+            self.broken.push(format!("session {}: event {} instead of {expected}", event.session_id, event.seq));
         }
         let next = if event.kind() == EventKind::Deleted { 1 } else { event.seq + 1 };
         self.seqs.insert(event.session_id.clone(), next);
         let kind = event.kind().trigger_type().to_owned();
-        self.events.push(Heard { kind, payload: committed.payload().value() });
+        self.events.push(RecordedEvent { kind, payload: committed.payload().value() });
     }
 }
 
@@ -175,8 +182,8 @@ impl AttachPoint for Deliveries {
             return Handed::Taken;
         }
         let mut by_name = self.by_name.lock().unwrap();
-        let mine = by_name.get_mut(&*delivery.binding.function_id).expect("a delivery has its subscriber");
-        mine.push(json!({ "data": data, "sidecar": sidecar }));
+        let deliveries = by_name.get_mut(&*delivery.binding.function_id).expect("a delivery has its subscriber");
+        deliveries.push(json!({ "data": data, "sidecar": sidecar }));
         Handed::Taken
     }
 
@@ -185,7 +192,7 @@ impl AttachPoint for Deliveries {
     }
 }
 
-/// A feed without a queue: whoever publishes also delivers, so that nothing has to be awaited.
+/// A feed without a queue: publishing delivers at once, so tests need not wait.
 fn inline_feed() -> Arc<Feed> {
     Feed::new(FeedSettings { queue_bytes_max: 0, ..FeedSettings::default() })
 }

@@ -1,21 +1,23 @@
-//! Owns: what the laws share to run the machine over a store: one applied log per `Run`, and small bodies to write.
+//! Owns: a log that is applied to a store (`Run`), stamped commands and small messages for it, and outcomes as JSON for
+//! the comparison with the model.
 
 use std::sync::Arc;
 
 use bytes::Bytes;
 use serde_json::{Value, json};
+use session_manager::machine::change::{Change, SessionChange};
 use session_manager::machine::entry::Body;
 use session_manager::machine::event::Event;
 use session_manager::machine::ids::RequestId;
-use session_manager::machine::json::Json;
+use session_manager::machine::json::{Json, List};
 use session_manager::machine::message::{AgentMessage, ContentBlock, Message, StopReason};
 use session_manager::machine::refusal::Refusal;
 use session_manager::machine::stamp::Stamp;
-use session_manager::machine::view::{Change, View};
+use session_manager::machine::view::View;
 use session_manager::machine::{self, Answer, Command, Found, Outcome, Query, Stamped};
-use session_manager::storage::{Store, look};
+use session_manager::storage::{Store, with_view};
 
-/// A store and how far its log is applied: apply, then commit, as the product does.
+/// A store and the index of the last applied entry. Each entry is applied and committed, as in the product.
 pub struct Run {
     pub store: Arc<dyn Store>,
     pub index: u64,
@@ -28,7 +30,7 @@ impl Run {
 
     pub fn apply(&mut self, stamped: &Stamped) -> Outcome {
         self.index += 1;
-        let outcome = look(&*self.store, |view| machine::apply(view, stamped)).expect("the store can be read");
+        let outcome = with_view(&*self.store, |view| machine::apply(view, stamped)).expect("the store can be read");
         let mark = Bytes::copy_from_slice(&self.index.to_be_bytes());
         self.store.commit(&outcome.changes, mark).expect("the store can be written");
         outcome
@@ -39,24 +41,30 @@ impl Run {
     }
 
     pub fn look<R>(&self, read: impl FnOnce(&dyn View) -> R) -> R {
-        look(&*self.store, read)
+        with_view(&*self.store, read)
     }
 }
 
 /// The `n`-th stamped command of a log: time and seed follow from `n`, so that a run can be repeated exactly.
 pub fn stamped(n: u64, at_ms: i64, command: Command) -> Stamped {
     let seed = u128::from(n).wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835) | 1;
-    Stamped { stamp: Stamp { at_ms, seed }, request_id: RequestId::new(at_ms, u128::from(n)), repeated: false, command }
+    Stamped {
+        stamp: Stamp { at_ms, seed },
+        request_id: RequestId::new(at_ms, u128::from(n)),
+        is_retry: false,
+        scope: None,
+        command,
+    }
 }
 
-pub fn text(text: &str) -> Vec<ContentBlock> {
-    vec![ContentBlock::Text { text: text.to_owned() }]
+pub fn text(text: &str) -> List<ContentBlock> {
+    List::of(&[ContentBlock::Text { text: text.to_owned() }])
 }
 
 /// A message of one of the four roles.
-pub fn message(role: u8, words: &str) -> Message {
-    let content = text(words);
-    Message::new(&match role % 4 {
+pub fn message(role: u8, content: &str) -> Message {
+    let content = text(content);
+    Message::new(match role % 4 {
         0 => AgentMessage::User { content, timestamp: 1 },
         1 => AgentMessage::Assistant {
             content,
@@ -74,7 +82,7 @@ pub fn message(role: u8, words: &str) -> Message {
             function_call_id: "c".to_owned(),
             function_id: "f::g".to_owned(),
             content,
-            details: json!({ "n": 1 }),
+            details: Json::print(&json!({ "n": 1 })),
             is_error: false,
             timestamp: 3,
         },
@@ -88,8 +96,8 @@ pub fn custom(custom_type: &str, data: &Value) -> Body {
     Body::Custom { custom_type: custom_type.to_owned(), data: Json::print(data) }
 }
 
-/// An answer in the words the model uses; a refusal is its code.
-pub fn told(answer: &Result<Answer, Refusal>) -> Result<Value, String> {
+/// An answer as JSON, as the model gives it; a refusal is its code.
+pub fn answer_json(answer: &Result<Answer, Refusal>) -> Result<Value, String> {
     let answer = answer.as_ref().map_err(|refusal| refusal.code().to_owned())?;
     Ok(match answer {
         Answer::Created { meta } | Answer::MetaSet { meta } | Answer::Forked { meta } => json!({ "meta": meta }),
@@ -104,12 +112,15 @@ pub fn told(answer: &Result<Answer, Refusal>) -> Result<Value, String> {
         Answer::LeafSet { entry_id } => json!({ "active_leaf": entry_id }),
         Answer::Stored => json!({ "ok": true }),
         Answer::Published { published } => json!({ "published": published }),
+        Answer::Imported { added, imported } => json!({ "added": added, "outcome": imported }),
+        Answer::ForkBegun { .. } => json!({ "begun": true }),
         Answer::BaseMoved => json!("base moved"),
         Answer::Forgotten => json!("forgotten"),
     })
 }
 
-pub fn reported(event: &Event) -> Value {
+/// An event as JSON, as the model gives it.
+pub fn event_json(event: &Event) -> Value {
     let mut reported = json!({
         "kind": event.kind().trigger_type(),
         "session": event.session_id,
@@ -122,27 +133,17 @@ pub fn reported(event: &Event) -> Value {
     reported
 }
 
-/// The ids a command derived from its stamp: a new session's, then those of new entries in the order they hang.
+/// The ids that a command derived from its stamp: first the one of a new session, then those of new entries, parents
+/// first.
 pub fn minted(outcome: &Outcome) -> Vec<String> {
     let session = match &outcome.answer {
         Ok(Answer::Created { meta } | Answer::Forked { meta }) => Some(meta.session_id.as_str().to_owned()),
+        Ok(Answer::ForkBegun { fork, .. }) => Some(fork.as_str().to_owned()),
         Ok(_) | Err(_) => None,
     };
     let entries = outcome.changes.iter().filter_map(|change| match change {
-        Change::PutEntry(_, entry) => Some(entry.id.as_str().to_owned()),
-        Change::PutMeta(_)
-        | Change::DeleteMeta(_)
-        | Change::DeleteEntries(_)
-        | Change::SetLeaf(..)
-        | Change::DeleteLeaf(_)
-        | Change::SetSeq(..)
-        | Change::DeleteSeq(_)
-        | Change::SetClock(_)
-        | Change::Remember(..)
-        | Change::Forget(_)
-        | Change::Record { .. }
-        | Change::TrimFeed { .. }
-        | Change::SetCursor(..) => None,
+        Change::Session(_, SessionChange::PutEntry(entry)) => Some(entry.id.as_str().to_owned()),
+        Change::Session(..) | Change::Answer(_) | Change::Feed(_) | Change::Work(_) | Change::Clock(_) => None,
     });
     session.into_iter().chain(entries).collect()
 }

@@ -1,5 +1,5 @@
-//! The laws of the client port: whatever bytes arrive on a socket, as HTTP or as frames of the bus, every connection ends
-//! or is answered, the next client is served, and nothing of a dead connection stays.
+//! The laws of the client port: for any bytes on a socket, as HTTP or as frames of the bus, the connection is answered
+//! or closed, the next client is served, and no state of a closed connection remains.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,36 +9,38 @@ use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 use serde_json::{Value, json};
 use session_manager::events::current::CurrentFeed;
-use session_manager::events::deliver::{Feed, FeedSettings};
+use session_manager::events::feed::{Feed, FeedSettings};
+use session_manager::mint::SystemMint;
 use session_manager::proposal::local::LocalAdapter;
-use session_manager::proposal::mint::SystemMint;
 use session_manager::requests::{Limits, functions};
 use session_manager::surface::bus::{Bus, BusSettings};
 use session_manager::surface::calls::{Calls, Runtime};
 use session_manager::surface::endpoint::{self, EndpointSettings};
+use session_manager::surface::gate::Gate;
+use session_manager::surface::socket::SocketLimits;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio_util::sync::CancellationToken;
 
-use super::spoil::{Harm, Twist, harms, spoil, twist, twist_value};
+use super::corruption::{Corruption, JsonChange, change_json, corrupt, corruptions, json_change};
 use super::{inputs, requests};
 
-/// Nothing a client does may take this long.
+/// No request may take this long.
 const HANGS: Duration = Duration::from_secs(30);
 
-struct Door {
+struct ClientPort {
     address: String,
     bus: Arc<Bus>,
     shutdown: CancellationToken,
 }
 
-impl Drop for Door {
+impl Drop for ClientPort {
     fn drop(&mut self) {
         self.shutdown.cancel();
     }
 }
 
-async fn door() -> Door {
+async fn client_port() -> ClientPort {
     let feed = Feed::new(FeedSettings::default());
     let shutdown = CancellationToken::new();
     tokio::spawn(feed.clone().dispatch(shutdown.clone()));
@@ -52,22 +54,25 @@ async fn door() -> Door {
         call_timeout: Duration::from_secs(30),
     });
     let bus = Bus::new(
-        BusSettings { message_bytes_max: 1 << 20, ..BusSettings::default() },
-        Arc::new(calls),
+        BusSettings {
+            socket: SocketLimits { message_bytes_max: 1 << 20, ..SocketLimits::default() },
+            ..BusSettings::default()
+        },
+        Gate::new(Arc::new(calls)),
         CurrentFeed::new(feed),
     );
     let settings = EndpointSettings { body_bytes_max: 1 << 20, ..EndpointSettings::new("127.0.0.1:0") };
     let (address, _) = endpoint::serve(settings, bus.clone(), shutdown.clone()).await.expect("a free port");
-    Door { address: address.to_string(), bus, shutdown }
+    ClientPort { address: address.to_string(), bus, shutdown }
 }
 
-impl Door {
-    /// Sends bytes and our end of them, and reads what comes until the other end.
+impl ClientPort {
+    /// Sends bytes, closes the sending side, and reads until the other side closes.
     async fn send(&self, bytes: &[u8]) -> Vec<u8> {
         let talk = async {
             let mut socket = TcpStream::connect(&self.address).await.expect("it listens");
             let mut heard = Vec::new();
-            // The other side may hang up before it read everything: that is its good right.
+            // The other side may close before it has read everything.
             let _ = socket.write_all(bytes).await;
             let _ = socket.shutdown().await;
             let _ = socket.read_to_end(&mut heard).await;
@@ -77,10 +82,10 @@ impl Door {
     }
 
     async fn still_serves(&self) {
-        let heard = self.send(b"GET /health HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").await;
+        let heard = self.send(b"GET /health HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n").await;
         assert!(heard.starts_with(b"HTTP/1.1 200"), "{}", String::from_utf8_lossy(&heard));
         let gone = async {
-            while self.bus.workers() > 0 {
+            while self.bus.clients() > 0 {
                 tokio::time::sleep(Duration::from_millis(1)).await;
             }
         };
@@ -108,10 +113,10 @@ fn frame(head: u8, payload: &[u8]) -> Vec<u8> {
     bytes
 }
 
-const UPGRADE: &[u8] = b"GET / HTTP/1.1\r\nhost: x\r\nupgrade: websocket\r\nconnection: upgrade\r\n\
+const UPGRADE: &[u8] = b"GET / HTTP/1.1\r\nhost: localhost\r\nupgrade: websocket\r\nconnection: upgrade\r\n\
     sec-websocket-version: 13\r\nsec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n";
 
-/// A good frame of each kind a client may send.
+/// A valid frame of each kind that a client may send.
 fn good_frame(kind: usize, function: usize) -> Value {
     let id = functions()[function % functions().len()].id;
     match kind % 9 {
@@ -135,28 +140,28 @@ enum Sent {
     Raw(Vec<u8>),
     Http {
         function: usize,
-        twists: Vec<Twist>,
-        harms: Vec<Harm>,
+        json_changes: Vec<JsonChange>,
+        corruptions: Vec<Corruption>,
     },
-    /// Frames whose JSON is twisted, and then harm to the bytes on the wire.
+    /// Frames whose JSON is changed, and whose bytes are corrupted afterwards.
     Frames {
-        frames: Vec<(usize, usize, Vec<Twist>, u8)>,
-        harms: Vec<Harm>,
+        frames: Vec<(usize, usize, Vec<JsonChange>, u8)>,
+        corruptions: Vec<Corruption>,
     },
-    /// Frames of any head and payload.
+    /// Frames with any first byte and payload.
     Garbage(Vec<(u8, Vec<u8>)>),
 }
 
 fn sent() -> impl Strategy<Value = Sent> {
-    let some_harms = || prop_oneof![Just(Vec::new()), harms()];
-    // Mostly whole text frames; now and then another opcode, a fragment, a reserved bit.
+    let some_corruptions = || prop_oneof![Just(Vec::new()), corruptions()];
+    // Mostly whole text frames; sometimes another opcode, a fragment or a reserved bit.
     let head = prop_oneof![6 => Just(0x81u8), 1 => any::<u8>()];
     prop_oneof![
         1 => vec(any::<u8>(), 0..300).prop_map(Sent::Raw),
-        3 => (any::<usize>(), vec(twist(), 0..3), some_harms())
-            .prop_map(|(function, twists, harms)| Sent::Http { function, twists, harms }),
-        5 => (vec((any::<usize>(), any::<usize>(), vec(twist(), 0..3), head), 1..6), some_harms())
-            .prop_map(|(frames, harms)| Sent::Frames { frames, harms }),
+        3 => (any::<usize>(), vec(json_change(), 0..3), some_corruptions())
+            .prop_map(|(function, json_changes, corruptions)| Sent::Http { function, json_changes, corruptions }),
+        5 => (vec((any::<usize>(), any::<usize>(), vec(json_change(), 0..3), head), 1..6), some_corruptions())
+            .prop_map(|(frames, corruptions)| Sent::Frames { frames, corruptions }),
         2 => vec((any::<u8>(), vec(any::<u8>(), 0..200)), 1..5).prop_map(Sent::Garbage),
     ]
 }
@@ -164,24 +169,25 @@ fn sent() -> impl Strategy<Value = Sent> {
 fn bytes_of(sent: &Sent) -> Vec<u8> {
     match sent {
         Sent::Raw(bytes) => bytes.clone(),
-        Sent::Http { function, twists, harms } => {
+        Sent::Http { function, json_changes, corruptions } => {
             let id = functions()[function % functions().len()].id;
             let mut body = requests::good(id);
-            twist_value(&mut body, twists);
+            change_json(&mut body, json_changes);
             let body = body.to_string();
-            let head = format!("POST /v1/call/{id} HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\n\r\n", body.len());
+            let head =
+                format!("POST /v1/call/{id} HTTP/1.1\r\nhost: localhost\r\ncontent-length: {}\r\n\r\n", body.len());
             let mut bytes = (head + &body).into_bytes();
-            spoil(&mut bytes, harms);
+            corrupt(&mut bytes, corruptions);
             bytes
         }
-        Sent::Frames { frames, harms } => {
+        Sent::Frames { frames, corruptions } => {
             let mut bytes = Vec::new();
-            for (kind, function, twists, head) in frames {
+            for (kind, function, json_changes, head) in frames {
                 let mut value = good_frame(*kind, *function);
-                twist_value(&mut value, twists);
+                change_json(&mut value, json_changes);
                 bytes.extend(frame(*head, value.to_string().as_bytes()));
             }
-            spoil(&mut bytes, harms);
+            corrupt(&mut bytes, corruptions);
             [UPGRADE, &bytes].concat()
         }
         Sent::Garbage(frames) => {
@@ -192,15 +198,15 @@ fn bytes_of(sent: &Sent) -> Vec<u8> {
 }
 
 #[test]
-fn whatever_a_client_sends_the_next_one_is_served() {
+fn after_any_bytes_the_next_client_is_served() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-    let door = runtime.block_on(door());
+    let port = runtime.block_on(client_port());
     let law = |clients: Vec<Sent>| {
         runtime.block_on(async {
             for sent in &clients {
-                door.send(&bytes_of(sent)).await;
+                port.send(&bytes_of(sent)).await;
             }
-            door.still_serves().await;
+            port.still_serves().await;
         });
         Ok(())
     };
@@ -208,14 +214,14 @@ fn whatever_a_client_sends_the_next_one_is_served() {
 }
 
 #[test]
-fn good_frames_are_answered_one_by_one() {
+fn valid_frames_are_all_answered() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     runtime.block_on(async {
-        let door = door().await;
+        let port = client_port().await;
         let calls: Vec<u8> = (0..functions().len())
             .flat_map(|function| frame(0x81, good_frame(8, function).to_string().as_bytes()))
             .collect();
-        let mut socket = TcpStream::connect(&door.address).await.expect("it listens");
+        let mut socket = TcpStream::connect(&port.address).await.expect("it listens");
         socket.write_all(&[UPGRADE, &calls].concat()).await.expect("it reads");
         let mut heard = Vec::new();
         let answers = |heard: &[u8]| String::from_utf8_lossy(heard).matches("\"invocationresult\"").count();
@@ -224,6 +230,6 @@ fn good_frames_are_answered_one_by_one() {
             assert!(read.expect("it answers") > 0, "only {} calls were answered", answers(&heard));
         }
         drop(socket);
-        door.still_serves().await;
+        port.still_serves().await;
     });
 }

@@ -1,15 +1,16 @@
-//! Owns: the small language of the feature files: shorthands and variables in JSON, and the comparison of an expected
-//! shape with what was really said.
+//! Owns: the JSON notation of the feature files: shorthands, variables, and the comparison of an expected shape with
+//! the actual value.
 //!
 //! In a request, and in an expectation:
 //! - `"<user:hi>"`, `"<assistant:hi>"`, `"<result:hi>"`, `"<note:hi>"`: a whole message of that role with that text;
 //! - `"<content:hi>"`: content blocks with that text;
 //! - `"<text:5>"`: five bytes of text; `"<nested:5>"`: arrays five deep; `"<messages:5>"`: five user messages;
 //!   `"<keys:5>"`: an object with five keys;
-//! - `"<name>"`: the variable, where it is bound.
+//! - `"<name>"`: the value of a bound variable.
 //!
-//! Only in an expectation: `"<any>"` (something, not null), `"<absent>"` (no such field, or null), `"<after name>"` (a
-//! number greater than the variable), `"<not before name>"`; a variable that is not bound yet is bound to what was said.
+//! Only in an expectation: `"<any>"` (any value but null), `"<absent>"` (no such field, or null), `"<after name>"` (a
+//! number greater than the variable), `"<not before name>"`. A variable that is not bound yet is bound to the actual
+//! value.
 
 use std::collections::BTreeMap;
 
@@ -26,7 +27,7 @@ pub fn expand(text: &str, variables: &Variables) -> String {
         let word = &rest[start + 2..start + length];
         expanded.push_str(&rest[..start]);
         match shorthand(word).or_else(|| variables.get(word).map(Value::to_string)) {
-            Some(meant) => expanded.push_str(&meant),
+            Some(value) => expanded.push_str(&value),
             None => expanded.push_str(&rest[start..start + length + 2]),
         }
         rest = &rest[start + length + 2..];
@@ -37,7 +38,7 @@ pub fn expand(text: &str, variables: &Variables) -> String {
 
 fn shorthand(word: &str) -> Option<String> {
     let (name, given) = word.split_once(':')?;
-    let count = || given.parse::<usize>().unwrap_or_else(|_| panic!("<{word}>: {given:?} is no number"));
+    let count = || given.parse::<usize>().unwrap_or_else(|_| panic!("<{word}>: {given:?} is not a number"));
     Some(match name {
         "user" | "assistant" | "result" | "note" => message(name, given).to_string(),
         "content" => content(given).to_string(),
@@ -68,10 +69,10 @@ pub fn message(name: &str, text: &str) -> Value {
     }
 }
 
-/// Where `said` differs from `expected`; unbound variables of `expected` are bound on the way. Objects may hold more
-/// fields than expected, unless `exact`.
-pub fn compare(expected: &Value, said: &Value, exact: bool, variables: &mut Variables) -> Result<(), String> {
-    Comparison { exact, variables }.compare("", expected, Some(said))
+/// The first difference between `actual` and `expected`. Binds the unbound variables of `expected`. Unless `exact`, an
+/// object may have more fields than expected.
+pub fn compare(expected: &Value, actual: &Value, exact: bool, variables: &mut Variables) -> Result<(), String> {
+    Comparison { exact, variables }.compare("", expected, Some(actual))
 }
 
 struct Comparison<'a> {
@@ -80,61 +81,63 @@ struct Comparison<'a> {
 }
 
 impl Comparison<'_> {
-    fn compare(&mut self, at: &str, expected: &Value, said: Option<&Value>) -> Result<(), String> {
+    fn compare(&mut self, at: &str, expected: &Value, actual: Option<&Value>) -> Result<(), String> {
         if let Some(word) = expected.as_str().and_then(|text| text.strip_prefix('<')?.strip_suffix('>')) {
-            return self.placeholder(at, word, said.filter(|said| !said.is_null()));
+            return self.placeholder(at, word, actual.filter(|actual| !actual.is_null()));
         }
-        let Some(said) = said else { return Err(format!("{at}: nothing was said, expected {expected}")) };
-        match (expected, said) {
-            (Value::Object(expected), Value::Object(said)) => {
+        let Some(actual) = actual else { return Err(format!("{at}: missing, expected {expected}")) };
+        match (expected, actual) {
+            (Value::Object(expected), Value::Object(actual)) => {
                 for (name, expected) in expected {
-                    self.compare(&format!("{at}.{name}"), expected, said.get(name))?;
+                    self.compare(&format!("{at}.{name}"), expected, actual.get(name))?;
                 }
-                let more = said.keys().find(|name| !expected.contains_key(*name));
+                let more = actual.keys().find(|name| !expected.contains_key(*name));
                 match more.filter(|_| self.exact) {
-                    Some(name) => Err(format!("{at}.{name}: more was said than expected: {}", said[name])),
+                    Some(name) => Err(format!("{at}.{name}: unexpected field: {}", actual[name])),
                     None => Ok(()),
                 }
             }
-            (Value::Array(expected), Value::Array(said)) => {
-                if expected.len() != said.len() {
-                    let [expected, said] = [expected, said].map(|items| Value::Array(items.clone()));
-                    return Err(format!("{at}: expected {expected}\nbut was told {said}"));
+            (Value::Array(expected), Value::Array(actual)) => {
+                if expected.len() != actual.len() {
+                    let [expected, actual] = [expected, actual].map(|items| Value::Array(items.clone()));
+                    return Err(format!("{at}: expected {expected}\nbut was {actual}"));
                 }
-                let mut items = expected.iter().zip(said).enumerate();
-                items.try_for_each(|(n, (expected, said))| self.compare(&format!("{at}[{n}]"), expected, Some(said)))
+                let mut items = expected.iter().zip(actual).enumerate();
+                items
+                    .try_for_each(|(n, (expected, actual))| self.compare(&format!("{at}[{n}]"), expected, Some(actual)))
             }
-            (expected, said) if expected == said => Ok(()),
-            (expected, said) => Err(format!("{at}: expected {expected}\nbut was told {said}")),
+            (expected, actual) if expected == actual => Ok(()),
+            (expected, actual) => Err(format!("{at}: expected {expected}\nbut was {actual}")),
         }
     }
 
-    fn placeholder(&mut self, at: &str, word: &str, said: Option<&Value>) -> Result<(), String> {
-        match (word, said) {
+    fn placeholder(&mut self, at: &str, word: &str, actual: Option<&Value>) -> Result<(), String> {
+        match (word, actual) {
             ("absent", None) | ("any", Some(_)) => Ok(()),
-            ("absent", Some(said)) => Err(format!("{at}: nothing expected\nbut was told {said}")),
-            (word, None) => Err(format!("{at}: nothing was said, expected <{word}>")),
-            (word, Some(said)) => {
+            ("absent", Some(actual)) => Err(format!("{at}: expected no value\nbut was {actual}")),
+            (word, None) => Err(format!("{at}: missing, expected <{word}>")),
+            (word, Some(actual)) => {
                 if let Some(earlier) = word.strip_prefix("after ") {
-                    return self.in_time(at, word, said.as_i64() > self.time(earlier));
+                    return self.in_time(at, word, actual.as_i64() > self.time(earlier));
                 }
                 if let Some(earlier) = word.strip_prefix("not before ") {
-                    return self.in_time(at, word, said.as_i64() >= self.time(earlier));
+                    return self.in_time(at, word, actual.as_i64() >= self.time(earlier));
                 }
                 match self.variables.get(word) {
-                    Some(bound) if bound == said => Ok(()),
-                    Some(bound) => Err(format!("{at}: expected {bound} (<{word}>)\nbut was told {said}")),
+                    Some(bound) if bound == actual => Ok(()),
+                    Some(bound) => Err(format!("{at}: expected {bound} (<{word}>)\nbut was {actual}")),
                     None => {
-                        self.variables.insert(word.to_owned(), said.clone());
+                        self.variables.insert(word.to_owned(), actual.clone());
                         Ok(())
                     }
                 }
             }
         }
     }
+
     fn time(&self, name: &str) -> Option<i64> {
         let time = self.variables.get(name).and_then(Value::as_i64);
-        Some(time.unwrap_or_else(|| panic!("<{name}> is no time")))
+        Some(time.unwrap_or_else(|| panic!("<{name}> is not a time")))
     }
 
     fn in_time(&self, at: &str, word: &str, holds: bool) -> Result<(), String> {

@@ -1,4 +1,4 @@
-//! Laws of clients that race: one entry per id, no lost update, one chain. Real processes, real events.
+//! Laws of concurrent clients: one entry per id, no lost update, one chain of entries.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -28,7 +28,7 @@ async fn race_of(clients: usize) -> Race {
 async fn twelve_clients_appending_one_entry_id_make_one_entry_and_one_event() {
     let race = race_of(12).await;
     let session_id = &race.session_id;
-    let mut added = race.clients[0].listen("session::message-added", json!({ "session_id": session_id })).await;
+    let mut added = race.clients[0].subscribe("session::message-added", json!({ "session_id": session_id })).await;
     let answers = join_all(race.clients.iter().enumerate().map(|(nth, client)| {
         let message = user_message(&format!("from client {nth}"));
         client.call("session::append", json!({ "session_id": session_id, "entry_id": "same", "message": message }))
@@ -36,12 +36,12 @@ async fn twelve_clients_appending_one_entry_id_make_one_entry_and_one_event() {
     .await;
     assert!(answers.iter().all(|answer| *answer == answers[0]), "all clients get the first one's answer: {answers:?}");
 
-    // Whatever else was fired for the twelve stands before this one.
+    // All events of the twelve calls come before this one.
     let last = json!({ "session_id": session_id, "entry_id": "last", "message": user_message("last") });
     race.clients[1].call("session::append", last).await;
-    let heard = added.until(|payload| payload["entry_id"] == "last").await;
-    let of_same = heard.iter().filter(|event| event.payload["entry_id"] == "same").count();
-    assert_eq!((of_same, heard.len()), (1, 2));
+    let received = added.until(|payload| payload["entry_id"] == "last").await;
+    let of_same = received.iter().filter(|event| event.payload["entry_id"] == "same").count();
+    assert_eq!((of_same, received.len()), (1, 2));
 
     let transcript = race.clients[2].transcript(session_id).await;
     let entry_ids: Vec<&Value> = transcript.iter().map(|item| &item["entry_id"]).collect();
@@ -53,7 +53,7 @@ async fn six_clients_with_expected_revision_lose_no_update() {
     const INCREMENTS: usize = 10;
     let race = race_of(6).await;
     let session_id = &race.session_id;
-    let mut updated = race.clients[0].listen("session::message-updated", json!({ "session_id": session_id })).await;
+    let mut updated = race.clients[0].subscribe("session::message-updated", json!({ "session_id": session_id })).await;
     let counter = json!({ "session_id": session_id, "entry_id": "counter", "message": user_message("0") });
     race.clients[0].call("session::append", counter).await;
     join_all(race.clients.iter().map(|client| async move {
@@ -67,12 +67,12 @@ async fn six_clients_with_expected_revision_lose_no_update() {
     let entry = counter_of(&race.clients[1], session_id).await;
     assert_eq!(entry["revision"], total);
     assert_eq!(text_of(&entry["message"]), total.to_string());
-    let heard = updated.until(|payload| payload["revision"] == total).await;
-    let revisions: Vec<u64> = heard.iter().filter_map(|event| event.payload["revision"].as_u64()).collect();
+    let received = updated.until(|payload| payload["revision"] == total).await;
+    let revisions: Vec<u64> = received.iter().filter_map(|event| event.payload["revision"].as_u64()).collect();
     assert_eq!(revisions, (1..=total).collect::<Vec<_>>(), "one event per update, in order");
 }
 
-/// Reads, adds one, writes with the revision it read; again until it was the first.
+/// Reads, adds one, and writes with the revision it read. Retries until no other client was faster.
 async fn increment(client: &Client, session_id: &str) {
     loop {
         let entry = counter_of(client, session_id).await;
@@ -103,7 +103,7 @@ async fn six_appenders_make_one_unbroken_chain() {
     const APPENDS: usize = 20;
     let race = race_of(6).await;
     let session_id = &race.session_id;
-    let mut added = race.clients[0].listen("session::message-added", json!({ "session_id": session_id })).await;
+    let mut added = race.clients[0].subscribe("session::message-added", json!({ "session_id": session_id })).await;
     let answers: Vec<Value> = join_all(race.clients.iter().map(|client| async move {
         let mut answers = Vec::new();
         for nth in 0..APPENDS {
@@ -115,7 +115,7 @@ async fn six_appenders_make_one_unbroken_chain() {
     .await
     .concat();
 
-    // Every entry is the child of exactly one other, and the transcript walks through all of them.
+    // No two entries have the same parent, and the transcript contains all of them.
     let parents: BTreeMap<&str, Option<&str>> = answers
         .iter()
         .map(|answer| (answer["entry_id"].as_str().expect("an id"), answer["parent_id"].as_str()))
@@ -132,9 +132,9 @@ async fn six_appenders_make_one_unbroken_chain() {
     }
 
     let last = before.expect("entries").to_owned();
-    let heard = added.until(|payload| payload["entry_id"] == last.as_str()).await;
-    let told: Vec<&Value> = heard.iter().map(|event| &event.payload["entry_id"]).collect();
+    let received = added.until(|payload| payload["entry_id"] == last.as_str()).await;
+    let delivered: Vec<&Value> = received.iter().map(|event| &event.payload["entry_id"]).collect();
     let stored: Vec<&Value> = transcript.iter().map(|item| &item["entry_id"]).collect();
-    assert_eq!(told, stored, "events arrive in the order of the chain");
-    assert!(heard.windows(2).all(|pair| pair[1].seq == pair[0].seq + 1), "seq is dense");
+    assert_eq!(delivered, stored, "events arrive in the order of the chain");
+    assert!(received.windows(2).all(|pair| pair[1].seq == pair[0].seq + 1), "seq is dense");
 }
