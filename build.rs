@@ -1,4 +1,4 @@
-//! Compiles every `proto/*.proto` in process: no protoc, no system package.
+//! Compiles every `proto/*.proto` in this process, so that no protoc has to be installed.
 
 use std::path::PathBuf;
 
@@ -9,7 +9,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         protos.push(file?.path());
     }
     protos.retain(|path| path.extension().is_some_and(|extension| extension == "proto"));
-    // The order of a directory differs between machines; the generated code must not.
+    // Directory order differs between machines, and the generated code must not.
     protos.sort();
     let descriptors = protox::compile(&protos, ["proto"])?;
     tonic_prost_build::configure().bytes(".").emit_rerun_if_changed(false).compile_fds(descriptors)?;
