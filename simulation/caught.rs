@@ -94,5 +94,9 @@ fn hunt(bug: Bug, choose: ChooseScenario, jobs: usize) -> Option<Caught> {
             }
             false
         });
+        // Only a lower seed could still change the result.
+        if let Some(known) = &caught {
+            running.retain_mut(|one| one.seed < known.seed || (one.abandon(), false).1);
+        }
     }
 }

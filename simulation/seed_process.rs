@@ -53,12 +53,17 @@ pub fn start(
 }
 
 impl Running {
+    /// Ends the process. Its result is not needed.
+    pub fn abandon(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+
     /// The result, once the process has ended.
     pub fn ended(&mut self) -> Option<Result<Verdict, Failure>> {
         match self.child.try_wait() {
             Ok(None) if self.begun.elapsed() > SEED_MAX => {
-                let _ = self.child.kill();
-                let _ = self.child.wait();
+                self.abandon();
                 Some(Err(Failure::without_verdict(format!("it hangs: it did not end within {SEED_MAX:?}\n"))))
             }
             Ok(None) => None,

@@ -12,7 +12,7 @@ use super::identity::{Identity, Proof};
 use super::role::Role;
 use super::token::TokenHash;
 use crate::machine::json::Object;
-use crate::machine::scope::Scope;
+use crate::machine::scope::{Scope, ScopeError};
 use crate::machine::toolpath::time;
 
 /// More than any deployment lists in a file. JWTs serve more callers than that.
@@ -39,7 +39,24 @@ pub enum TokenFileError {
     Unreadable(String),
     TooLarge,
     TooManyLines,
-    Line { number: usize, why: String },
+    Line { number: usize, why: LineError },
+}
+
+/// What is wrong with one line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum LineError {
+    #[error("not a JSON object (column {column})")]
+    NotJson { column: usize },
+    #[error("a field is missing, unknown or of the wrong type (column {column})")]
+    Fields { column: usize },
+    #[error("hash: give `sha256:` and 64 hex digits")]
+    Hash,
+    #[error("expires: give a time such as 2027-01-31T00:00:00Z")]
+    Expires,
+    #[error(transparent)]
+    Scope(#[from] ScopeError),
+    #[error("the same hash stands on an earlier line")]
+    SameHash,
 }
 
 impl fmt::Display for TokenFileError {
@@ -97,8 +114,7 @@ impl Tokens {
             }
             let known = known(line).map_err(|why| TokenFileError::Line { number: index + 1, why })?;
             if tokens.iter().any(|other| other.hash == known.hash) {
-                let why = "the same hash stands on an earlier line".to_owned();
-                return Err(TokenFileError::Line { number: index + 1, why });
+                return Err(TokenFileError::Line { number: index + 1, why: LineError::SameHash });
             }
             tokens.push(known);
         }
@@ -129,20 +145,15 @@ impl Tokens {
     }
 }
 
-fn known(line: &str) -> Result<Known, String> {
+fn known(line: &str) -> Result<Known, LineError> {
     // The position is kept and the text is not: serde quotes values.
     let line: Line = serde_json::from_str(line).map_err(|error| match error.classify() {
-        serde_json::error::Category::Data => {
-            format!("a field is missing, unknown or of the wrong type (column {})", error.column())
-        }
-        _syntax => format!("not a JSON object (column {})", error.column()),
+        serde_json::error::Category::Data => LineError::Fields { column: error.column() },
+        _syntax => LineError::NotJson { column: error.column() },
     })?;
-    let hash = TokenHash::parse(&line.hash).ok_or("hash: give `sha256:` and 64 hex digits")?;
-    let expires_ms = line
-        .expires
-        .map(|text| time::parse(&text).ok_or("expires: give a time such as 2027-01-31T00:00:00Z"))
-        .transpose()?;
-    let scope = line.scope.map(|scope| Scope::new(Value::Object(scope))).transpose().map_err(|why| why.to_string())?;
+    let hash = TokenHash::parse(&line.hash).ok_or(LineError::Hash)?;
+    let expires_ms = line.expires.map(|text| time::parse(&text).ok_or(LineError::Expires)).transpose()?;
+    let scope = line.scope.map(|scope| Scope::new(Value::Object(scope))).transpose()?;
     let identity = Identity { scope: scope.map(Arc::new), ..Identity::new(&line.name, line.role, Proof::Token(hash)) };
     Ok(Known { hash, expires_ms, identity: Arc::new(identity) })
 }

@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::ids::EntryId;
-use super::json::{Json, JsonObject, Object};
+use super::json::{Json, JsonObject};
 use super::message::{AgentMessage, Message};
 use super::tagged::tagged;
 
@@ -91,59 +91,36 @@ impl Entry {
     }
 }
 
-/// The JSON form of an entry (`session::get-message`, the raw store protocol, JSONL files).
-// The common fields are in both variants: a flattened struct would change the published JSON schema.
-#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
-#[serde(tag = "kind", rename_all = "snake_case")]
-pub enum SessionEntry {
-    Message {
-        id: EntryId,
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        parent_id: Option<EntryId>,
-        timestamp: i64,
-        #[serde(default)]
-        revision: u64,
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        #[schemars(with = "Option<Object>")]
-        origin: Option<JsonObject>,
-        message: AgentMessage,
-    },
-    Custom {
-        id: EntryId,
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        parent_id: Option<EntryId>,
-        timestamp: i64,
-        #[serde(default)]
-        revision: u64,
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        #[schemars(with = "Option<Object>")]
-        origin: Option<JsonObject>,
-        custom_type: String,
-        #[serde(default)]
-        data: Json,
-    },
-}
-
 tagged! {
-    SessionEntry by kind in [
-        "id", "parent_id", "timestamp", "revision", "origin", "message", "custom_type", "data",
-    ]:
-    Message {
-        id: EntryId,
-        parent_id: Option<EntryId>,
-        timestamp: i64,
-        #[serde(default)] revision: u64,
-        origin: Option<JsonObject>,
-        message: AgentMessage,
-    }
-    Custom {
-        id: EntryId,
-        parent_id: Option<EntryId>,
-        timestamp: i64,
-        #[serde(default)] revision: u64,
-        origin: Option<JsonObject>,
-        custom_type: String,
-        #[serde(default)] data: Json,
+    /// The JSON form of an entry (`session::get-message`, the raw store protocol, JSONL files).
+    // The common fields are in both variants: a flattened struct would change the published JSON schema.
+    #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
+    #[serde(tag = "kind", rename_all = "snake_case")]
+    pub enum SessionEntry by kind {
+        Message {
+            id: EntryId,
+            #[serde(default, skip_serializing_if = "Option::is_none")]
+            parent_id: Option<EntryId>,
+            timestamp: i64,
+            #[serde(default)]
+            revision: u64,
+            #[serde(default, skip_serializing_if = "Option::is_none")]
+            origin: Option<JsonObject>,
+            message: AgentMessage,
+        }
+        Custom {
+            id: EntryId,
+            #[serde(default, skip_serializing_if = "Option::is_none")]
+            parent_id: Option<EntryId>,
+            timestamp: i64,
+            #[serde(default)]
+            revision: u64,
+            #[serde(default, skip_serializing_if = "Option::is_none")]
+            origin: Option<JsonObject>,
+            custom_type: String,
+            #[serde(default)]
+            data: Json,
+        }
     }
 }
 

@@ -7,6 +7,8 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 
 use schemars::JsonSchema;
+use schemars::r#gen::SchemaGenerator;
+use schemars::schema::Schema;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de, ser};
 use serde_json::value::RawValue;
 
@@ -135,6 +137,21 @@ impl JsonObject {
 
     pub fn into_json(self) -> Json {
         self.0
+    }
+}
+
+/// The published schema is that of any object.
+impl JsonSchema for JsonObject {
+    fn is_referenceable() -> bool {
+        Object::is_referenceable()
+    }
+
+    fn schema_name() -> String {
+        Object::schema_name()
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        Object::json_schema(generator)
     }
 }
 

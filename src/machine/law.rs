@@ -39,7 +39,7 @@ pub fn events_come_from_changes(outcome: &Outcome) -> Result<(), Broken> {
 }
 
 /// `updated_at` moves with every change of a session, and never back. Raw writes of the store protocol are not checked: they may set any value.
-pub fn updated_at_moves_with_every_change<V: View + ?Sized>(before: &V, outcome: &Outcome) -> Result<(), LawError> {
+pub fn updated_at_moves_with_every_change(before: &dyn View, outcome: &Outcome) -> Result<(), LawError> {
     for change in &outcome.changes {
         if let Change::Session(_, SessionChange::PutMeta(meta)) = change
             && let Some(old) = before.meta(&meta.session_id)?
@@ -53,7 +53,7 @@ pub fn updated_at_moves_with_every_change<V: View + ?Sized>(before: &V, outcome:
 }
 
 /// An entry keeps its parent and its timestamp, and its revision only grows, by one.
-pub fn entries_keep_their_place<V: View + ?Sized>(before: &V, outcome: &Outcome) -> Result<(), LawError> {
+pub fn entries_keep_their_place(before: &dyn View, outcome: &Outcome) -> Result<(), LawError> {
     for change in &outcome.changes {
         if let Change::Session(session_id, SessionChange::PutEntry(entry)) = change
             // The copies of a fork under way are no entries yet: they follow their source.
@@ -72,7 +72,7 @@ pub fn entries_keep_their_place<V: View + ?Sized>(before: &V, outcome: &Outcome)
 }
 
 /// The active leaf exists, and the chain of its parents ends at a root.
-pub fn leaf_reaches_root<V: View + ?Sized>(view: &V, session_id: &SessionId) -> Result<(), LawError> {
+pub fn leaf_reaches_root(view: &dyn View, session_id: &SessionId) -> Result<(), LawError> {
     let Some(leaf_id) = view.leaf(session_id)? else { return Ok(()) };
     let Some(leaf) = view.entry(session_id, &leaf_id)? else {
         return Err(Broken(format!("session {session_id}: active leaf {leaf_id} is no entry")).into());
@@ -90,7 +90,7 @@ pub fn leaf_reaches_root<V: View + ?Sized>(view: &V, session_id: &SessionId) -> 
 }
 
 /// `message_count` is the number of message entries.
-pub fn message_count_counts_messages<V: View + ?Sized>(view: &V, session_id: &SessionId) -> Result<(), LawError> {
+pub fn message_count_counts_messages(view: &dyn View, session_id: &SessionId) -> Result<(), LawError> {
     let Some(meta) = view.meta(session_id)? else { return Ok(()) };
     let messages = view.entries(session_id)?.iter().filter(|entry| entry.is_message()).count() as u64;
     hold(meta.message_count == messages, || {

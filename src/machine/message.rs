@@ -56,131 +56,88 @@ pub struct Usage {
     pub cost_usd: Option<f64>,
 }
 
-/// One block of a message's content.
-#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
-#[serde(tag = "type", rename_all = "snake_case")]
-pub enum ContentBlock {
-    Text {
-        text: String,
-    },
-    Image {
-        /// Base64.
-        data: String,
-        mime: String,
-    },
-    Thinking {
-        text: String,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        signature: Option<String>,
-    },
-    FunctionCall {
-        /// Unique per call; the result echoes it.
-        id: String,
-        function_id: String,
-        #[serde(default)]
-        arguments: Json,
-    },
-    FunctionResult {
-        function_call_id: String,
-        content: List<ContentBlock>,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        is_error: Option<bool>,
-    },
+tagged! {
+    /// One block of a message's content.
+    #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
+    #[serde(tag = "type", rename_all = "snake_case")]
+    pub enum ContentBlock by type {
+        Text {
+            text: String,
+        }
+        Image {
+            /// Base64.
+            data: String,
+            mime: String,
+        }
+        Thinking {
+            text: String,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            signature: Option<String>,
+        }
+        FunctionCall {
+            /// Unique per call; the result echoes it.
+            id: String,
+            function_id: String,
+            #[serde(default)]
+            arguments: Json,
+        }
+        FunctionResult {
+            function_call_id: String,
+            content: List<ContentBlock>,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            is_error: Option<bool>,
+        }
+    }
 }
 
 tagged! {
-    ContentBlock by type in [
-        "text", "data", "mime", "signature", "id", "function_id", "arguments", "function_call_id", "content",
-        "is_error",
-    ]:
-    Text { text: String, }
-    Image { data: String, mime: String, }
-    Thinking { text: String, signature: Option<String>, }
-    FunctionCall { id: String, function_id: String, #[serde(default)] arguments: Json, }
-    FunctionResult { function_call_id: String, content: List<ContentBlock>, is_error: Option<bool>, }
-}
-
-/// A transcript message. `role` selects the variant.
-#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
-#[serde(tag = "role", rename_all = "snake_case")]
-pub enum AgentMessage {
-    User {
-        content: List<ContentBlock>,
-        /// Milliseconds since the epoch.
-        timestamp: i64,
-    },
-    Assistant {
-        content: List<ContentBlock>,
-        stop_reason: StopReason,
-        /// The provider's own word for why it stopped.
-        #[serde(skip_serializing_if = "Option::is_none")]
-        native_stop_reason: Option<String>,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        error_message: Option<String>,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        error_kind: Option<ErrorKind>,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        usage: Option<Usage>,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        warnings: Option<List<String>>,
-        model: String,
-        provider: String,
-        timestamp: i64,
-    },
-    FunctionResult {
-        function_call_id: String,
-        function_id: String,
-        content: List<ContentBlock>,
-        #[serde(default)]
-        details: Json,
-        #[serde(default)]
-        is_error: bool,
-        timestamp: i64,
-    },
-    /// App-specific transcript items.
-    Custom {
-        custom_type: String,
-        content: List<ContentBlock>,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        display: Option<String>,
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        details: Option<Json>,
-        timestamp: i64,
-    },
-}
-
-tagged! {
-    AgentMessage by role in [
-        "content", "timestamp", "stop_reason", "native_stop_reason", "error_message", "error_kind", "usage", "warnings",
-        "model", "provider", "function_call_id", "function_id", "details", "is_error", "custom_type", "display",
-    ]:
-    User { content: List<ContentBlock>, timestamp: i64, }
-    Assistant {
-        content: List<ContentBlock>,
-        stop_reason: StopReason,
-        native_stop_reason: Option<String>,
-        error_message: Option<String>,
-        error_kind: Option<ErrorKind>,
-        usage: Option<Usage>,
-        warnings: Option<List<String>>,
-        model: String,
-        provider: String,
-        timestamp: i64,
-    }
-    FunctionResult {
-        function_call_id: String,
-        function_id: String,
-        content: List<ContentBlock>,
-        #[serde(default)] details: Json,
-        #[serde(default)] is_error: bool,
-        timestamp: i64,
-    }
-    Custom {
-        custom_type: String,
-        content: List<ContentBlock>,
-        display: Option<String>,
-        details: Option<Json>,
-        timestamp: i64,
+    /// A transcript message. `role` selects the variant.
+    #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
+    #[serde(tag = "role", rename_all = "snake_case")]
+    pub enum AgentMessage by role {
+        User {
+            content: List<ContentBlock>,
+            /// Milliseconds since the epoch.
+            timestamp: i64,
+        }
+        Assistant {
+            content: List<ContentBlock>,
+            stop_reason: StopReason,
+            /// The provider's own word for why it stopped.
+            #[serde(skip_serializing_if = "Option::is_none")]
+            native_stop_reason: Option<String>,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            error_message: Option<String>,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            error_kind: Option<ErrorKind>,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            usage: Option<Usage>,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            warnings: Option<List<String>>,
+            model: String,
+            provider: String,
+            timestamp: i64,
+        }
+        FunctionResult {
+            function_call_id: String,
+            function_id: String,
+            content: List<ContentBlock>,
+            #[serde(default)]
+            details: Json,
+            #[serde(default)]
+            is_error: bool,
+            timestamp: i64,
+        }
+        /// App-specific transcript items.
+        Custom {
+            custom_type: String,
+            content: List<ContentBlock>,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            display: Option<String>,
+            #[serde(default, skip_serializing_if = "Option::is_none")]
+            details: Option<Json>,
+            timestamp: i64,
+        }
     }
 }
 

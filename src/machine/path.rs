@@ -15,15 +15,15 @@ use super::refusal::Fault;
 use super::view::View;
 
 /// New entries, each the child of the one before, under an existing parent (or as a new root).
-pub struct Chain<'a, V: View + ?Sized> {
-    view: &'a V,
+pub struct Chain<'a> {
+    view: &'a dyn View,
     session_id: &'a SessionId,
     parent: Option<Entry>,
     added: Vec<Entry>,
 }
 
-impl<'a, V: View + ?Sized> Chain<'a, V> {
-    pub fn under(view: &'a V, session_id: &'a SessionId, parent: Option<Entry>) -> Chain<'a, V> {
+impl<'a> Chain<'a> {
+    pub fn under(view: &'a dyn View, session_id: &'a SessionId, parent: Option<Entry>) -> Chain<'a> {
         Chain { view, session_id, parent, added: Vec::new() }
     }
 
@@ -82,7 +82,7 @@ fn place_below(parent: &Entry, jump: Option<&Entry>) -> Option<Place> {
 }
 
 /// The place of a raw entry: known if it is a root or its parent has a place.
-pub fn place_of<V: View + ?Sized>(view: &V, session_id: &SessionId, entry: &Entry) -> Result<Option<Place>, Fault> {
+pub fn place_of(view: &dyn View, session_id: &SessionId, entry: &Entry) -> Result<Option<Place>, Fault> {
     place_among(entry, |id| view.entry(session_id, id))
 }
 
@@ -102,12 +102,7 @@ pub fn place_among(
 }
 
 /// The ancestor of `entry` (or itself) at `depth`; `None` if it has no place or is less deep.
-pub fn ancestor_at<V: View + ?Sized>(
-    view: &V,
-    session_id: &SessionId,
-    entry: &Entry,
-    depth: u64,
-) -> Result<Option<Entry>, Fault> {
+pub fn ancestor_at(view: &dyn View, session_id: &SessionId, entry: &Entry, depth: u64) -> Result<Option<Entry>, Fault> {
     let mut here = entry.clone();
     loop {
         let Some(place) = &here.place else { return Ok(None) };
@@ -129,8 +124,8 @@ pub fn ancestor_at<V: View + ?Sized>(
 
 /// Up to `count` entries of the path root → `leaf`, beginning at depth `first`, oldest first. Fewer if their bodies
 /// exceed `bytes_max`, but at least one. `None` if the leaf has no place: the caller then walks the path.
-pub fn slice<V: View + ?Sized>(
-    view: &V,
+pub fn slice(
+    view: &dyn View,
     session_id: &SessionId,
     leaf: &Entry,
     first: u64,
@@ -173,7 +168,7 @@ pub fn slice<V: View + ?Sized>(
 
 /// The whole path root → `leaf`, oldest first, by visiting every parent. Ends early if an ancestor is missing or
 /// occurs twice, which only raw writes can cause.
-pub fn walk<V: View + ?Sized>(view: &V, session_id: &SessionId, leaf: &Entry) -> Result<Vec<Entry>, Fault> {
+pub fn walk(view: &dyn View, session_id: &SessionId, leaf: &Entry) -> Result<Vec<Entry>, Fault> {
     let mut seen = BTreeSet::new();
     let mut entries = Vec::new();
     let mut here = Some(leaf.clone());

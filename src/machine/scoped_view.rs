@@ -3,25 +3,23 @@
 
 use std::cell::RefCell;
 
-use super::command::Answer;
 use super::entry::Entry;
-use super::feed_record::{FeedEdge, Record};
-use super::ids::{EntryId, FeedPlace, Position, RequestId, SessionId};
-use super::long::{Leftover, PendingFork};
-use super::refusal::{Fault, Refusal};
+use super::feed_record::Record;
+use super::ids::{EntryId, FeedPlace, Position, SessionId};
+use super::refusal::Fault;
 use super::scope::Scope;
 use super::session::SessionMeta;
 use super::view::{Facet, ListOrder, ListPoint, View};
 
-pub struct ScopedView<'a, V: View + ?Sized> {
-    view: &'a V,
+pub struct ScopedView<'a> {
+    view: &'a dyn View,
     scope: &'a Scope,
     /// The last session that was looked at. One command or query reads many entries of one session.
     seen: RefCell<Option<(SessionId, bool)>>,
 }
 
-impl<'a, V: View + ?Sized> ScopedView<'a, V> {
-    pub fn new(view: &'a V, scope: &'a Scope) -> ScopedView<'a, V> {
+impl<'a> ScopedView<'a> {
+    pub fn new(view: &'a dyn View, scope: &'a Scope) -> ScopedView<'a> {
         ScopedView { view, scope, seen: RefCell::new(None) }
     }
 
@@ -37,7 +35,12 @@ impl<'a, V: View + ?Sized> ScopedView<'a, V> {
     }
 }
 
-impl<V: View + ?Sized> View for ScopedView<'_, V> {
+impl View for ScopedView<'_> {
+    /// Long work is shown too: commands need it to keep the copies of a fork equal to their source.
+    fn below(&self) -> Option<&dyn View> {
+        Some(self.view)
+    }
+
     fn meta(&self, session_id: &SessionId) -> Result<Option<SessionMeta>, Fault> {
         let meta = self.view.meta(session_id)?;
         Ok(meta.filter(|meta| self.scope.includes(meta.metadata.as_ref())))
@@ -84,20 +87,8 @@ impl<V: View + ?Sized> View for ScopedView<'_, V> {
         self.view.listed(facet, order, from, limit)
     }
 
-    fn recorded_answer(&self, request_id: RequestId) -> Result<Option<Result<Answer, Refusal>>, Fault> {
-        self.view.recorded_answer(request_id)
-    }
-
     fn feed_records(&self, _: Option<FeedPlace>, _: usize) -> Result<Vec<(FeedPlace, Record)>, Fault> {
         Ok(Vec::new())
-    }
-
-    fn feed_edge(&self) -> Result<FeedEdge, Fault> {
-        self.view.feed_edge()
-    }
-
-    fn deleted_at(&self, session_id: &SessionId) -> Result<Option<FeedPlace>, Fault> {
-        self.view.deleted_at(session_id)
     }
 
     fn cursor(&self, _: &str) -> Result<Option<Position>, Fault> {
@@ -106,24 +97,6 @@ impl<V: View + ?Sized> View for ScopedView<'_, V> {
 
     fn cursors(&self, _: &str) -> Result<Vec<(String, Position)>, Fault> {
         Ok(Vec::new())
-    }
-
-    // Long work is not shown to callers: commands need it to keep the copies of a fork equal to their source.
-
-    fn leftovers(&self, limit: usize) -> Result<Vec<Leftover>, Fault> {
-        self.view.leftovers(limit)
-    }
-
-    fn is_leftover(&self, leftover: &Leftover) -> Result<bool, Fault> {
-        self.view.is_leftover(leftover)
-    }
-
-    fn forks(&self) -> Result<Vec<PendingFork>, Fault> {
-        self.view.forks()
-    }
-
-    fn forks_of(&self, source: &SessionId) -> Result<Vec<PendingFork>, Fault> {
-        self.view.forks_of(source)
     }
 
     fn clock_ms(&self) -> Result<i64, Fault> {

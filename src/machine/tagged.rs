@@ -156,9 +156,20 @@ pub fn separator(why: &str) -> &'static str {
     if why.starts_with(['.', '[']) { "" } else { ": " }
 }
 
-/// Implements `Deserialize` for a tagged enum: `role` selects the variant, and each variant has its own fields.
+/// Defines a tagged enum and implements `Deserialize` for it: the field `$tag` selects the variant, and each variant
+/// has its own fields. The attributes must say `#[serde(tag = "$tag", rename_all = "snake_case")]` for `Serialize`.
 macro_rules! tagged {
-    ($name:ident by $tag:ident in $fields:tt: $($variant:ident { $($(#[$meta:meta])* $field:ident: $type:ty,)+ })+) => {
+    (
+        $(#[$about:meta])*
+        pub enum $name:ident by $tag:ident {
+            $($(#[$told:meta])* $variant:ident { $($(#[$how:meta])* $field:ident: $type:ty,)+ })+
+        }
+    ) => {
+        $(#[$about])*
+        pub enum $name {
+            $($(#[$told])* $variant { $($(#[$how])* $field: $type,)+ },)+
+        }
+
         const _: () = {
             #[derive(serde::Deserialize)]
             #[serde(variant_identifier, rename_all = "snake_case")]
@@ -169,7 +180,7 @@ macro_rules! tagged {
             impl<'de> $crate::machine::tagged::Tagged<'de> for $name {
                 const NAME: &'static str = stringify!($name);
                 const TAG: &'static str = stringify!($tag);
-                const FIELDS: &'static [&'static str] = &$fields;
+                const FIELDS: &'static [&'static str] = &[$($(stringify!($field),)+)+];
                 type Variant = Variant;
 
                 fn read<D: serde::Deserializer<'de>>(variant: Variant, fields: D) -> Result<$name, D::Error> {
@@ -177,7 +188,7 @@ macro_rules! tagged {
                         $(Variant::$variant => {
                             #[derive(serde::Deserialize)]
                             struct Fields {
-                                $($(#[$meta])* $field: $type,)+
+                                $($(#[$how])* $field: $type,)+
                             }
                             let Fields { $($field),+ } = serde::Deserialize::deserialize(fields)?;
                             Ok($name::$variant { $($field),+ })

@@ -61,6 +61,12 @@ impl ListOrder {
 
 /// The state, as far as commands and queries need it. One view is consistent: no commit happens while it is in use.
 pub trait View {
+    /// The view under this one, which answers what this one does not answer itself. Records that live elsewhere have
+    /// none: without one, there is no feed, no recorded answer and no long work.
+    fn below(&self) -> Option<&dyn View> {
+        None
+    }
+
     fn meta(&self, session_id: &SessionId) -> Result<Option<SessionMeta>, Fault>;
 
     /// The active leaf: the last entry of the transcript. The next append becomes its child.
@@ -94,43 +100,52 @@ pub trait View {
     ) -> Result<Vec<ListPoint>, Fault>;
 
     /// The recorded answer to a recent proposal; `None` if it was not applied or its answer has expired.
-    fn recorded_answer(&self, request_id: RequestId) -> Result<Option<Result<Answer, Refusal>>, Fault>;
+    fn recorded_answer(&self, request_id: RequestId) -> Result<Option<Result<Answer, Refusal>>, Fault> {
+        self.below().map_or(Ok(None), |view| view.recorded_answer(request_id))
+    }
 
     /// Up to `limit` events of the feed after a place (from its beginning when `None`), oldest first.
-    fn feed_records(&self, after: Option<FeedPlace>, limit: usize) -> Result<Vec<(FeedPlace, Record)>, Fault>;
+    fn feed_records(&self, after: Option<FeedPlace>, limit: usize) -> Result<Vec<(FeedPlace, Record)>, Fault> {
+        self.below().map_or(Ok(Vec::new()), |view| view.feed_records(after, limit))
+    }
 
-    fn feed_edge(&self) -> Result<FeedEdge, Fault>;
+    fn feed_edge(&self) -> Result<FeedEdge, Fault> {
+        self.below().map_or(Ok(FeedEdge::default()), |view| view.feed_edge())
+    }
 
     /// The place of a session's last deletion, as long as the feed keeps that event.
-    fn deleted_at(&self, session_id: &SessionId) -> Result<Option<FeedPlace>, Fault>;
+    fn deleted_at(&self, session_id: &SessionId) -> Result<Option<FeedPlace>, Fault> {
+        self.below().map_or(Ok(None), |view| view.deleted_at(session_id))
+    }
 
     /// The position up to which an attach point has delivered events.
-    fn cursor(&self, attach: &str) -> Result<Option<Position>, Fault>;
+    fn cursor(&self, attach: &str) -> Result<Option<Position>, Fault> {
+        self.below().map_or(Ok(None), |view| view.cursor(attach))
+    }
 
     /// The cursors of all attach points whose names start with `starting`, ordered by name.
-    fn cursors(&self, starting: &str) -> Result<Vec<(String, Position)>, Fault>;
+    fn cursors(&self, starting: &str) -> Result<Vec<(String, Position)>, Fault> {
+        self.below().map_or(Ok(Vec::new()), |view| view.cursors(starting))
+    }
 
-    /// Up to `limit` sets of entries that wait to be freed. A view of records that live elsewhere has none.
+    /// Up to `limit` sets of entries that wait to be freed.
     fn leftovers(&self, limit: usize) -> Result<Vec<Leftover>, Fault> {
-        let _ = limit;
-        Ok(Vec::new())
+        self.below().map_or(Ok(Vec::new()), |view| view.leftovers(limit))
     }
 
     /// Whether these entries wait to be freed.
     fn is_leftover(&self, leftover: &Leftover) -> Result<bool, Fault> {
-        let _ = leftover;
-        Ok(false)
+        self.below().map_or(Ok(false), |view| view.is_leftover(leftover))
     }
 
     /// The forks under way; few.
     fn forks(&self) -> Result<Vec<PendingFork>, Fault> {
-        Ok(Vec::new())
+        self.below().map_or(Ok(Vec::new()), |view| view.forks())
     }
 
     /// The forks under way from one session.
     fn forks_of(&self, source: &SessionId) -> Result<Vec<PendingFork>, Fault> {
-        let _ = source;
-        Ok(Vec::new())
+        self.below().map_or(Ok(Vec::new()), |view| view.forks_of(source))
     }
 
     /// The latest stamp applied so far, in milliseconds.

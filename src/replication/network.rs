@@ -28,7 +28,7 @@ use super::local_node::LocalNode;
 use super::snapshot_transfer;
 use super::types::{Types, Vote};
 use super::wire;
-use crate::proto::peer::peer_client::PeerClient;
+use crate::proto::peer::{self, peer_client::PeerClient};
 use crate::storage::disk::Disk;
 use crate::storage::log::record::Peer;
 use crate::storage::snapshot::Sealed;
@@ -83,7 +83,7 @@ impl RaftNetworkFactory<Types> for Peers {
 }
 
 impl Connection {
-    pub(super) fn hop(&self) -> crate::proto::peer::Hop {
+    pub(super) fn hop(&self) -> peer::Hop {
         self.peers.local.hop_to(self.node, &self.peer)
     }
 
@@ -164,6 +164,22 @@ impl Connection {
         Unreachable::from_string(format!("node {} at {:?}: {why}", self.node, self.peer.address))
     }
 
+    /// Votes never wait behind entries.
+    async fn ask_for_vote<Calling>(
+        &mut self,
+        request: &VoteRequest<Types>,
+        option: &RPCOption,
+        call: impl FnOnce(PeerClient<Channel>, peer::VoteRequest) -> Calling,
+    ) -> Result<VoteResponse<Types>, RPCError<Types>>
+    where
+        Calling: Future<Output = Result<Response<peer::VoteResponse>, Status>>,
+    {
+        let request = wire::vote_request_to_proto(self.hop(), request);
+        let within = self.peers.signs.vote_request_max().min(option.soft_ttl());
+        let answer = self.call_on(Purpose::Heartbeat, within, |client| call(client, request)).await?;
+        Ok(self.decoded(wire::vote_response_from_proto(answer))?)
+    }
+
     fn decoded<T>(&self, answer: Result<T, Status>) -> Result<T, Unreachable<Types>> {
         answer.map_err(|status| self.unreachable(&status.message()))
     }
@@ -204,12 +220,8 @@ impl RaftNetworkV2<Types> for Connection {
         request: VoteRequest<Types>,
         option: RPCOption,
     ) -> Result<VoteResponse<Types>, RPCError<Types>> {
-        let request = wire::vote_request_to_proto(self.hop(), &request);
-        let within = self.peers.signs.vote_request_max().min(option.soft_ttl());
-        // Votes never wait behind entries.
-        let call = self.call_on(Purpose::Heartbeat, within, |mut client| async move { client.vote(request).await });
-        let answer = call.await?;
-        Ok(self.decoded(wire::vote_response_from_proto(answer))?)
+        let call = |mut client: PeerClient<Channel>, request| async move { client.vote(request).await };
+        self.ask_for_vote(&request, &option, call).await
     }
 
     async fn pre_vote(
@@ -217,12 +229,8 @@ impl RaftNetworkV2<Types> for Connection {
         request: VoteRequest<Types>,
         option: RPCOption,
     ) -> Result<VoteResponse<Types>, RPCError<Types>> {
-        let request = wire::vote_request_to_proto(self.hop(), &request);
-        let within = self.peers.signs.vote_request_max().min(option.soft_ttl());
-        // Votes never wait behind entries.
-        let call = self.call_on(Purpose::Heartbeat, within, |mut client| async move { client.pre_vote(request).await });
-        let answer = call.await?;
-        Ok(self.decoded(wire::vote_response_from_proto(answer))?)
+        let call = |mut client: PeerClient<Channel>, request| async move { client.pre_vote(request).await };
+        self.ask_for_vote(&request, &option, call).await
     }
 
     async fn full_snapshot(

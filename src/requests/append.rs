@@ -8,7 +8,7 @@ use super::{Limits, Mutation, checks};
 use crate::machine::apply::append::AppendEntry;
 use crate::machine::entry::{Body, CustomPayload};
 use crate::machine::ids::{EntryId, SessionId};
-use crate::machine::json::{JsonObject, Object};
+use crate::machine::json::JsonObject;
 use crate::machine::message::AgentMessage;
 use crate::machine::refusal::Refusal;
 use crate::machine::{Answer, Command};
@@ -26,7 +26,6 @@ pub struct AppendRequest {
     /// The parent of the new entry; by default the active leaf.
     pub parent_id: Option<EntryId>,
     /// Correlation data of the writer, stored with the entry and included in its events.
-    #[schemars(with = "Option<Object>")]
     pub origin: Option<JsonObject>,
 }
 

@@ -8,7 +8,7 @@ use super::client_message::ClientMessage;
 use super::{Limits, Mutation, checks};
 use crate::machine::apply::append_many::AppendMany;
 use crate::machine::ids::{EntryId, SessionId};
-use crate::machine::json::{JsonObject, Object};
+use crate::machine::json::JsonObject;
 use crate::machine::message::{AgentMessage, Message};
 use crate::machine::refusal::Refusal;
 use crate::machine::{Answer, Command};
@@ -23,7 +23,6 @@ pub struct AppendManyRequest {
     /// The parent of the first message; by default the active leaf.
     pub parent_id: Option<EntryId>,
     /// Correlation data of the writer, stored with each entry and included in its events.
-    #[schemars(with = "Option<Object>")]
     pub origin: Option<JsonObject>,
 }
 

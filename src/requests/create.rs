@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use super::{Limits, Mutation, checks};
 use crate::machine::apply::create::CreateSession;
 use crate::machine::ids::SessionId;
-use crate::machine::json::{JsonObject, Object};
+use crate::machine::json::JsonObject;
 use crate::machine::refusal::Refusal;
 use crate::machine::session::SessionMeta;
 use crate::machine::{Answer, Command};
@@ -18,7 +18,6 @@ pub struct CreateRequest {
     /// The description; by default empty.
     pub description: Option<String>,
     /// Data of the application, such as an owner. Lists and subscriptions can filter on it.
-    #[schemars(with = "Option<Object>")]
     pub metadata: Option<JsonObject>,
 }
 

@@ -7,7 +7,7 @@ use super::create::CreateRequest;
 use super::{Limits, Mutation, checks};
 use crate::machine::apply::ensure::EnsureSession;
 use crate::machine::ids::SessionId;
-use crate::machine::json::{JsonObject, Object};
+use crate::machine::json::JsonObject;
 use crate::machine::refusal::Refusal;
 use crate::machine::session::SessionMeta;
 use crate::machine::{Answer, Command};
@@ -21,7 +21,6 @@ pub struct EnsureRequest {
     /// Used only if the session is created.
     pub description: Option<String>,
     /// Used only if the session is created.
-    #[schemars(with = "Option<Object>")]
     pub metadata: Option<JsonObject>,
 }
 

@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{Limits, Question, checks};
-use crate::machine::json::{JsonObject, Object};
+use crate::machine::json::JsonObject;
 use crate::machine::query::list::ListQuery;
 use crate::machine::refusal::Refusal;
 use crate::machine::session::{SessionMeta, SessionStatus};
@@ -16,7 +16,6 @@ pub struct ListRequest {
     /// Only sessions with this status.
     pub status: Option<SessionStatus>,
     /// Only sessions whose metadata has all these keys with equal values.
-    #[schemars(with = "Option<Object>")]
     pub metadata: Option<JsonObject>,
     /// The order; by default `updated_desc`.
     pub order: Option<ListOrder>,

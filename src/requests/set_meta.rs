@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use super::{Limits, Mutation, checks};
 use crate::machine::apply::set_meta::SetMeta;
 use crate::machine::ids::SessionId;
-use crate::machine::json::{JsonObject, Object};
+use crate::machine::json::JsonObject;
 use crate::machine::refusal::Refusal;
 use crate::machine::session::SessionMeta;
 use crate::machine::{Answer, Command};
@@ -19,7 +19,6 @@ pub struct SetMetaRequest {
     /// The new description; leave out to keep the old one.
     pub description: Option<String>,
     /// The new metadata. It replaces the whole old object; leave out to keep it.
-    #[schemars(with = "Option<Object>")]
     pub metadata: Option<JsonObject>,
 }
 

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use super::{Limits, Mutation, checks};
 use crate::machine::apply::update_message::{NewContent, UpdateMessage};
 use crate::machine::ids::{EntryId, SessionId};
-use crate::machine::json::{Json, JsonObject, List, Object};
+use crate::machine::json::{Json, JsonObject, List};
 use crate::machine::message::ContentBlock;
 use crate::machine::refusal::Refusal;
 use crate::machine::{Answer, Command};
@@ -22,7 +22,6 @@ pub struct UpdateMessageRequest {
     /// Write only if the entry has this revision. Otherwise nothing changes and the response has the current revision.
     pub expected_revision: Option<u64>,
     /// Correlation data of the writer, included in the event.
-    #[schemars(with = "Option<Object>")]
     pub origin: Option<JsonObject>,
 }
 

@@ -11,12 +11,10 @@ use session_manager::machine::apply::append_many::AppendMany;
 use session_manager::machine::apply::create::CreateSession;
 use session_manager::machine::apply::ensure::EnsureSession;
 use session_manager::machine::entry::{Body, Entry};
-use session_manager::machine::feed_record::{FeedEdge, Record};
-use session_manager::machine::ids::{EntryId, FeedPlace, Position, RequestId, SessionId};
-use session_manager::machine::long::{Leftover, PendingFork};
+use session_manager::machine::ids::{EntryId, SessionId};
 use session_manager::machine::message::Role;
 use session_manager::machine::query::messages::{self, MessagesPage, MessagesQuery};
-use session_manager::machine::refusal::{Fault, Refusal};
+use session_manager::machine::refusal::Fault;
 use session_manager::machine::session::SessionMeta;
 use session_manager::machine::view::{Facet, ListOrder, ListPoint, View};
 use session_manager::machine::{Answer, Command};
@@ -39,6 +37,10 @@ impl Counted<'_> {
 }
 
 impl View for Counted<'_> {
+    fn below(&self) -> Option<&dyn View> {
+        Some(self.view)
+    }
+
     fn meta(&self, session_id: &SessionId) -> Result<Option<SessionMeta>, Fault> {
         self.view.meta(session_id)
     }
@@ -83,46 +85,6 @@ impl View for Counted<'_> {
     ) -> Result<Vec<ListPoint>, Fault> {
         self.points.set(self.points.get() + limit as u64);
         self.view.listed(facet, order, from, limit)
-    }
-
-    fn recorded_answer(&self, request_id: RequestId) -> Result<Option<Result<Answer, Refusal>>, Fault> {
-        self.view.recorded_answer(request_id)
-    }
-
-    fn feed_records(&self, after: Option<FeedPlace>, limit: usize) -> Result<Vec<(FeedPlace, Record)>, Fault> {
-        self.view.feed_records(after, limit)
-    }
-
-    fn feed_edge(&self) -> Result<FeedEdge, Fault> {
-        self.view.feed_edge()
-    }
-
-    fn deleted_at(&self, session_id: &SessionId) -> Result<Option<FeedPlace>, Fault> {
-        self.view.deleted_at(session_id)
-    }
-
-    fn cursor(&self, attach: &str) -> Result<Option<Position>, Fault> {
-        self.view.cursor(attach)
-    }
-
-    fn cursors(&self, starting: &str) -> Result<Vec<(String, Position)>, Fault> {
-        self.view.cursors(starting)
-    }
-
-    fn leftovers(&self, limit: usize) -> Result<Vec<Leftover>, Fault> {
-        self.view.leftovers(limit)
-    }
-
-    fn is_leftover(&self, leftover: &Leftover) -> Result<bool, Fault> {
-        self.view.is_leftover(leftover)
-    }
-
-    fn forks(&self) -> Result<Vec<PendingFork>, Fault> {
-        self.view.forks()
-    }
-
-    fn forks_of(&self, source: &SessionId) -> Result<Vec<PendingFork>, Fault> {
-        self.view.forks_of(source)
     }
 
     fn clock_ms(&self) -> Result<i64, Fault> {

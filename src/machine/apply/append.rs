@@ -24,7 +24,7 @@ pub struct AppendEntry {
     pub body: Body,
 }
 
-pub fn apply<V: View + ?Sized>(view: &V, stamp: &Stamp, command: &AppendEntry) -> Result<Outcome, Failure> {
+pub fn apply(view: &dyn View, stamp: &Stamp, command: &AppendEntry) -> Result<Outcome, Failure> {
     let session_id = &command.session_id;
     let meta = known(view, session_id)?;
     let entry_id = match &command.entry_id {
@@ -50,8 +50,8 @@ fn appended(entry: &Entry) -> Answer {
 }
 
 /// The parent of a new entry: the one named, else the active leaf, else none (a new root).
-pub(super) fn parent<V: View + ?Sized>(
-    view: &V,
+pub(super) fn parent(
+    view: &dyn View,
     session_id: &SessionId,
     named: Option<&EntryId>,
 ) -> Result<Option<Entry>, Failure> {
@@ -67,8 +67,8 @@ pub(super) fn parent<V: View + ?Sized>(
 }
 
 /// Stores a chain of new entries, makes the last one the leaf, counts the messages and reports each entry.
-pub(super) fn store_chain<V: View + ?Sized>(
-    view: &V,
+pub(super) fn store_chain(
+    view: &dyn View,
     stamp: &Stamp,
     meta: SessionMeta,
     entries: Vec<Entry>,

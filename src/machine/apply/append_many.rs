@@ -21,7 +21,7 @@ pub struct AppendMany {
     pub messages: Vec<Message>,
 }
 
-pub fn apply<V: View + ?Sized>(view: &V, stamp: &Stamp, command: &AppendMany) -> Result<Outcome, Failure> {
+pub fn apply(view: &dyn View, stamp: &Stamp, command: &AppendMany) -> Result<Outcome, Failure> {
     let session_id = &command.session_id;
     if command.messages.is_empty() {
         return Err(Refusal::EmptyBatch.into());

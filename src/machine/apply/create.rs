@@ -18,7 +18,7 @@ pub struct CreateSession {
     pub metadata: Option<Object>,
 }
 
-pub fn apply<V: View + ?Sized>(view: &V, stamp: &Stamp, command: &CreateSession) -> Result<Outcome, Failure> {
+pub fn apply(view: &dyn View, stamp: &Stamp, command: &CreateSession) -> Result<Outcome, Failure> {
     let session_id = stamp.session_id();
     let mut draft = Draft::new(view, &session_id)?;
     let meta = new_session(&session_id, stamp, command);

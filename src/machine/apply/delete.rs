@@ -15,12 +15,12 @@ pub struct DeleteSession {
     pub session_id: SessionId,
 }
 
-pub fn apply<V: View + ?Sized>(view: &V, stamp: &Stamp, command: &DeleteSession) -> Result<Outcome, Failure> {
+pub fn apply(view: &dyn View, stamp: &Stamp, command: &DeleteSession) -> Result<Outcome, Failure> {
     remove(view, stamp, command, Removal::Now)
 }
 
-pub(super) fn remove<V: View + ?Sized>(
-    view: &V,
+pub(super) fn remove(
+    view: &dyn View,
     stamp: &Stamp,
     command: &DeleteSession,
     removal: Removal,

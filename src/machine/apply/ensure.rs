@@ -17,7 +17,7 @@ pub struct EnsureSession {
     pub session: CreateSession,
 }
 
-pub fn apply<V: View + ?Sized>(view: &V, stamp: &Stamp, command: &EnsureSession) -> Result<Outcome, Failure> {
+pub fn apply(view: &dyn View, stamp: &Stamp, command: &EnsureSession) -> Result<Outcome, Failure> {
     if let Some(meta) = view.meta(&command.session_id)? {
         return Ok(Outcome::unchanged(Answer::Ensured { meta, created: false }));
     }

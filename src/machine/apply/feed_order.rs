@@ -21,7 +21,7 @@ pub enum FeedOrder {
     Trim { upto: FeedPlace },
 }
 
-pub fn apply<V: View + ?Sized>(view: &V, stamp: &Stamp, order: &FeedOrder) -> Result<Outcome, Failure> {
+pub fn apply(view: &dyn View, stamp: &Stamp, order: &FeedOrder) -> Result<Outcome, Failure> {
     let change = match order {
         FeedOrder::Delivered { attach, position } => {
             if attach.is_empty() || attach.len() > ATTACH_BYTES_MAX {

@@ -24,7 +24,7 @@ pub struct ForkSession {
     pub title: Option<String>,
 }
 
-pub fn apply<V: View + ?Sized>(view: &V, stamp: &Stamp, command: &ForkSession) -> Result<Outcome, Failure> {
+pub fn apply(view: &dyn View, stamp: &Stamp, command: &ForkSession) -> Result<Outcome, Failure> {
     let source = known(view, &command.session_id)?;
     let unknown =
         || Refusal::EntryUnknown { session_id: command.session_id.clone(), entry_id: command.entry_id.clone() };

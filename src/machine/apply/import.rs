@@ -70,13 +70,13 @@ pub enum Imported {
     Skipped,
 }
 
-pub fn apply<V: View + ?Sized>(view: &V, stamp: &Stamp, command: &ImportEntries) -> Result<Outcome, Failure> {
+pub fn apply(view: &dyn View, stamp: &Stamp, command: &ImportEntries) -> Result<Outcome, Failure> {
     write(view, stamp, command, Removal::Now)
 }
 
 /// `removal`: how the entries of a replaced session go.
-pub(super) fn write<V: View + ?Sized>(
-    view: &V,
+pub(super) fn write(
+    view: &dyn View,
     stamp: &Stamp,
     command: &ImportEntries,
     removal: Removal,
@@ -104,7 +104,7 @@ pub(super) fn write<V: View + ?Sized>(
 }
 
 /// Whether a batch says nothing new about a session that exists. So a retry after an unknown outcome is answered.
-fn is_done<V: View + ?Sized>(view: &V, command: &ImportEntries, existing: Option<&SessionMeta>) -> Result<bool, Fault> {
+fn is_done(view: &dyn View, command: &ImportEntries, existing: Option<&SessionMeta>) -> Result<bool, Fault> {
     let Some(existing) = existing else { return Ok(false) };
     // Later batches of a replacement may differ: what is there has to go first.
     if command.if_exists == IfExists::Replace && command.finish.is_none() {
@@ -158,8 +158,8 @@ fn is_same_body(stored: &Body, given: &Body) -> bool {
 }
 
 /// Entries being added to a session, over those it has.
-struct Added<'a, V: View + ?Sized> {
-    view: &'a V,
+struct Added<'a> {
+    view: &'a dyn View,
     session_id: &'a SessionId,
     /// Nothing that is stored counts: the session is being replaced.
     replaced: bool,
@@ -168,7 +168,7 @@ struct Added<'a, V: View + ?Sized> {
     order: Vec<EntryId>,
 }
 
-impl<V: View + ?Sized> Added<'_, V> {
+impl Added<'_> {
     fn find(&self, id: &EntryId) -> Result<Option<Entry>, Fault> {
         match self.new.get(id) {
             Some(entry) => Ok(Some(entry.clone())),
@@ -243,8 +243,8 @@ impl<V: View + ?Sized> Added<'_, V> {
 }
 
 /// A session that does not exist yet, or that is being replaced.
-fn create<V: View + ?Sized>(
-    view: &V,
+fn create(
+    view: &dyn View,
     stamp: &Stamp,
     command: &ImportEntries,
     removal: Removal,
@@ -286,12 +286,7 @@ fn create<V: View + ?Sized>(
 }
 
 /// Adds what an existing session lacks. The leaf moves only where the imported transcript goes on from it.
-fn merge<V: View + ?Sized>(
-    view: &V,
-    stamp: &Stamp,
-    command: &ImportEntries,
-    meta: SessionMeta,
-) -> Result<Outcome, Failure> {
+fn merge(view: &dyn View, stamp: &Stamp, command: &ImportEntries, meta: SessionMeta) -> Result<Outcome, Failure> {
     let session_id = &command.session_id;
     let mut added = Added { view, session_id, replaced: false, new: BTreeMap::new(), order: Vec::new() };
     added.take(&command.entries, true)?;

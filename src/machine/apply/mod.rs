@@ -31,7 +31,7 @@ use super::view::View;
 use long::LongWork;
 
 /// Decides one command against the state. Returns the changes and does not make them.
-pub fn apply<V: View + ?Sized>(view: &V, stamped: &Stamped) -> Result<Outcome, Fault> {
+pub fn apply(view: &dyn View, stamped: &Stamped) -> Result<Outcome, Fault> {
     // The clock of a new leader may be behind that of the old one: time must not run backwards.
     let at_ms = stamped.stamp.at_ms.max(view.clock_ms()?);
     let stamp = Stamp { at_ms, ..stamped.stamp };
@@ -55,7 +55,7 @@ pub fn apply<V: View + ?Sized>(view: &V, stamped: &Stamped) -> Result<Outcome, F
 }
 
 /// Decides a command against the state that its caller sees.
-fn decide<V: View + ?Sized>(view: &V, stamp: &Stamp, command: &Command) -> Result<Outcome, Failure> {
+fn decide(view: &dyn View, stamp: &Stamp, command: &Command) -> Result<Outcome, Failure> {
     match command {
         Command::Create(command) => create::apply(view, stamp, command),
         Command::Ensure(command) => ensure::apply(view, stamp, command),
@@ -74,7 +74,7 @@ fn decide<V: View + ?Sized>(view: &V, stamp: &Stamp, command: &Command) -> Resul
     }
 }
 
-fn check_laws<V: View + ?Sized>(view: &V, stamped: &Stamped, outcome: &Outcome) -> Result<(), Fault> {
+fn check_laws(view: &dyn View, stamped: &Stamped, outcome: &Outcome) -> Result<(), Fault> {
     let laws = || {
         law::refusal_changes_nothing(outcome)?;
         law::events_come_from_changes(outcome)?;
@@ -105,7 +105,7 @@ struct Draft<'a> {
 }
 
 impl<'a> Draft<'a> {
-    fn new<V: View + ?Sized>(view: &V, session_id: &'a SessionId) -> Result<Draft<'a>, Fault> {
+    fn new(view: &dyn View, session_id: &'a SessionId) -> Result<Draft<'a>, Fault> {
         Ok(Draft { session_id, seq: view.seq(session_id)?, changes: Vec::new(), events: Vec::new() })
     }
 
@@ -130,7 +130,7 @@ impl<'a> Draft<'a> {
 }
 
 /// The session's record; refuses when there is none.
-fn known<V: View + ?Sized>(view: &V, session_id: &SessionId) -> Result<SessionMeta, Failure> {
+fn known(view: &dyn View, session_id: &SessionId) -> Result<SessionMeta, Failure> {
     Ok(view.meta(session_id)?.ok_or_else(|| Refusal::SessionUnknown(session_id.clone()))?)
 }
 

@@ -22,7 +22,7 @@ const EXPIRE_INTERVAL_MS: i64 = 256;
 
 /// The outcome of a proposal that needs no decision: its answer is recorded, it is a retry that arrived too late, or its
 /// id is of a far future.
-pub fn known_outcome<V: View + ?Sized>(view: &V, at_ms: i64, stamped: &Stamped) -> Result<Option<Outcome>, Fault> {
+pub fn known_outcome(view: &dyn View, at_ms: i64, stamped: &Stamped) -> Result<Option<Outcome>, Fault> {
     if stamped.request_id.issued_ms() > at_ms.saturating_add(AHEAD_MAX_MS) {
         return Ok(Some(Outcome::unchanged(Answer::Forgotten)));
     }
@@ -37,12 +37,7 @@ pub fn known_outcome<V: View + ?Sized>(view: &V, at_ms: i64, stamped: &Stamped) 
 }
 
 /// Adds the changes that record the answer and drop expired ones.
-pub fn record_answer<V: View + ?Sized>(
-    view: &V,
-    at_ms: i64,
-    stamped: &Stamped,
-    mut outcome: Outcome,
-) -> Result<Outcome, Fault> {
+pub fn record_answer(view: &dyn View, at_ms: i64, stamped: &Stamped, mut outcome: Outcome) -> Result<Outcome, Fault> {
     // After `BaseMoved` the proposer sends the whole update with the same id.
     let is_final = outcome.answer != Ok(Answer::BaseMoved);
     let recorded = !outcome.changes.is_empty() || (stamped.is_retry && is_final);

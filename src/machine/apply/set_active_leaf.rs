@@ -14,7 +14,7 @@ pub struct SetActiveLeaf {
     pub entry_id: EntryId,
 }
 
-pub fn apply<V: View + ?Sized>(view: &V, stamp: &Stamp, command: &SetActiveLeaf) -> Result<Outcome, Failure> {
+pub fn apply(view: &dyn View, stamp: &Stamp, command: &SetActiveLeaf) -> Result<Outcome, Failure> {
     let SetActiveLeaf { session_id, entry_id } = command;
     let meta = known(view, session_id)?;
     if view.entry(session_id, entry_id)?.is_none() {

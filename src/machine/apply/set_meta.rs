@@ -20,7 +20,7 @@ pub struct SetMeta {
     pub metadata: Option<Object>,
 }
 
-pub fn apply<V: View + ?Sized>(view: &V, stamp: &Stamp, command: &SetMeta) -> Result<Outcome, Failure> {
+pub fn apply(view: &dyn View, stamp: &Stamp, command: &SetMeta) -> Result<Outcome, Failure> {
     let old = known(view, &command.session_id)?;
     if command.title.is_none() && command.description.is_none() && command.metadata.is_none() {
         return Ok(Outcome::unchanged(Answer::MetaSet { meta: old }));

@@ -17,7 +17,7 @@ pub struct SetStatus {
     pub reason: Option<String>,
 }
 
-pub fn apply<V: View + ?Sized>(view: &V, stamp: &Stamp, command: &SetStatus) -> Result<Outcome, Failure> {
+pub fn apply(view: &dyn View, stamp: &Stamp, command: &SetStatus) -> Result<Outcome, Failure> {
     let old = known(view, &command.session_id)?;
     let (status, previous) = (command.status, old.status);
     if status == previous {

@@ -40,7 +40,7 @@ impl StoreWrite {
     }
 }
 
-pub fn apply<V: View + ?Sized>(view: &V, stamp: &Stamp, command: &StoreWrite) -> Result<Outcome, Failure> {
+pub fn apply(view: &dyn View, stamp: &Stamp, command: &StoreWrite) -> Result<Outcome, Failure> {
     let changes = match command {
         StoreWrite::Session(id, SessionChange::PutEntry(entry)) => {
             let entry = placed(view, id, entry)?;
@@ -57,8 +57,8 @@ pub fn apply<V: View + ?Sized>(view: &V, stamp: &Stamp, command: &StoreWrite) ->
     Ok(stored(stamp, changes))
 }
 
-pub(super) fn delete_entries<V: View + ?Sized>(
-    view: &V,
+pub(super) fn delete_entries(
+    view: &dyn View,
     stamp: &Stamp,
     session_id: &SessionId,
     removal: Removal,
@@ -73,7 +73,7 @@ fn stored(stamp: &Stamp, mut changes: Vec<Change>) -> Outcome {
 
 /// The raw entry with its place. A write that would move an entry in the tree is refused: it would change every path
 /// through that entry while readers page through them.
-fn placed<V: View + ?Sized>(view: &V, session_id: &SessionId, entry: &Entry) -> Result<Entry, Failure> {
+fn placed(view: &dyn View, session_id: &SessionId, entry: &Entry) -> Result<Entry, Failure> {
     let refuse = |why: &str| Refusal::RequestInvalid(format!("entry {:?}: {why}", entry.id.as_str()));
     if entry.parent_id.as_ref() == Some(&entry.id) {
         return Err(refuse("parent_id names the entry itself").into());
@@ -88,7 +88,7 @@ fn placed<V: View + ?Sized>(view: &V, session_id: &SessionId, entry: &Entry) -> 
     Ok(Entry { place, ..entry.clone() })
 }
 
-fn publish<V: View + ?Sized>(view: &V, stamp: &Stamp, envelopes: &[Envelope]) -> Result<Outcome, Failure> {
+fn publish(view: &dyn View, stamp: &Stamp, envelopes: &[Envelope]) -> Result<Outcome, Failure> {
     let mut changes = Vec::new();
     let mut events: Vec<Event> = Vec::new();
     for envelope in envelopes {

@@ -35,7 +35,7 @@ pub enum NewContent {
 impl UpdateMessage {
     /// The same command with a patch instead of the whole content; `None` if a patch would not be smaller.
     /// Apply answers `BaseMoved` if the message changed in the meantime. The proposer then sends the whole content.
-    pub fn shrunk<V: View + ?Sized>(&self, view: &V) -> Result<Option<UpdateMessage>, Fault> {
+    pub fn shrunk(&self, view: &dyn View) -> Result<Option<UpdateMessage>, Fault> {
         let NewContent::Full(content) = &self.content else { return Ok(None) };
         let Some(entry) = view.entry(&self.session_id, &self.entry_id)? else { return Ok(None) };
         let Body::Message(message) = &entry.body else { return Ok(None) };
@@ -45,7 +45,7 @@ impl UpdateMessage {
     }
 }
 
-pub fn apply<V: View + ?Sized>(view: &V, stamp: &Stamp, command: &UpdateMessage) -> Result<Outcome, Failure> {
+pub fn apply(view: &dyn View, stamp: &Stamp, command: &UpdateMessage) -> Result<Outcome, Failure> {
     let (session_id, entry_id) = (&command.session_id, &command.entry_id);
     let meta = known(view, session_id)?;
     let unknown = || Refusal::EntryUnknown { session_id: session_id.clone(), entry_id: entry_id.clone() };

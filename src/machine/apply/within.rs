@@ -19,7 +19,7 @@ use crate::machine::stamp::Stamp;
 use crate::machine::view::View;
 
 /// Decides a command as the caller with this scope sees the state.
-pub fn apply<V: View + ?Sized>(view: &V, stamp: &Stamp, scope: &Scope, command: &Command) -> Result<Outcome, Failure> {
+pub fn apply(view: &dyn View, stamp: &Stamp, scope: &Scope, command: &Command) -> Result<Outcome, Failure> {
     let changed;
     let command = match command {
         Command::Create(create) => {
@@ -74,7 +74,7 @@ pub fn apply<V: View + ?Sized>(view: &V, stamp: &Stamp, scope: &Scope, command: 
 
 /// A session that is created under an id of the caller's choice must not exist outside the scope, nor leave entries
 /// there (an unfinished import), which would become part of the new session.
-fn refuse_hidden<V: View + ?Sized>(view: &V, scope: &Scope, session_id: &SessionId) -> Result<(), Failure> {
+fn refuse_hidden(view: &dyn View, scope: &Scope, session_id: &SessionId) -> Result<(), Failure> {
     let hidden = match view.meta(session_id)? {
         Some(meta) => !scope.includes(meta.metadata.as_ref()),
         None => !view.entries_after(session_id, None, 1, 0)?.is_empty(),

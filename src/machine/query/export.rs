@@ -56,7 +56,7 @@ pub struct ExportedStep {
     pub results: Vec<Entry>,
 }
 
-pub fn query<V: View + ?Sized>(view: &V, query: &ExportQuery) -> Result<ExportPage, Failure> {
+pub fn query(view: &dyn View, query: &ExportQuery) -> Result<ExportPage, Failure> {
     let session_id = &query.session_id;
     let meta = view.meta(session_id)?.ok_or_else(|| Refusal::SessionUnknown(session_id.clone()))?;
     let document = view.entry(session_id, &EntryId::from(PATH_ENTRY))?.filter(step::is_path_entry);
@@ -83,15 +83,15 @@ pub fn query<V: View + ?Sized>(view: &V, query: &ExportQuery) -> Result<ExportPa
 }
 
 /// A page as it is put together.
-struct Export<'a, V: View + ?Sized> {
-    view: &'a V,
+struct Export<'a> {
+    view: &'a dyn View,
     session_id: &'a SessionId,
     steps: Vec<ExportedStep>,
     bytes: usize,
     limit: usize,
 }
 
-impl<V: View + ?Sized> Export<'_, V> {
+impl Export<'_> {
     /// The path to the leaf, from where the page before ended. Gives the start of the next page.
     fn path(&mut self, from: &ExportPoint) -> Result<ExportPoint, Failure> {
         let branches = ExportPoint { on_path: false, after: None, ..from.clone() };
@@ -188,7 +188,7 @@ impl<V: View + ?Sized> Export<'_, V> {
     fn results(
         &self,
         entry: &Entry,
-        following: Option<(&mut Path<'_, V>, &mut Vec<Entry>, usize)>,
+        following: Option<(&mut Path<'_>, &mut Vec<Entry>, usize)>,
     ) -> Result<Vec<Entry>, Fault> {
         let mut results = Vec::new();
         if step::foreign(entry).is_some() {

@@ -34,8 +34,8 @@ pub struct FeedLimits {
 }
 
 /// The events after a place, oldest first. Only records that pass `wanted` are completed: most readers want few.
-pub fn page<V: View + ?Sized>(
-    view: &V,
+pub fn page(
+    view: &dyn View,
     after: Option<FeedPlace>,
     limits: FeedLimits,
     wanted: &dyn Fn(&Record) -> bool,
@@ -76,12 +76,7 @@ struct Recent {
 
 impl Recent {
     /// The event of a record; `None` if later events replace it.
-    fn resolve<V: View + ?Sized>(
-        &mut self,
-        view: &V,
-        place: FeedPlace,
-        record: Record,
-    ) -> Result<Option<Event>, Fault> {
+    fn resolve(&mut self, view: &dyn View, place: FeedPlace, record: Record) -> Result<Option<Event>, Fault> {
         let kind = record.kind();
         let Record { session_id, seq, at_ms, what } = record;
         let (meta, deleted_at) = self.session(view, &session_id)?;
@@ -109,9 +104,9 @@ impl Recent {
         Ok(Some(Event { session_id, seq, happened, metadata }))
     }
 
-    fn of_session<V: View + ?Sized>(
+    fn of_session(
         &mut self,
-        view: &V,
+        view: &dyn View,
         meta: &SessionMeta,
         at_ms: i64,
         what: Recorded,
@@ -147,9 +142,9 @@ impl Recent {
         })
     }
 
-    fn session<V: View + ?Sized>(
+    fn session(
         &mut self,
-        view: &V,
+        view: &dyn View,
         session_id: &SessionId,
     ) -> Result<(Option<SessionMeta>, Option<FeedPlace>), Fault> {
         if let Some((known, meta, deleted_at)) = &self.session
@@ -162,12 +157,7 @@ impl Recent {
         Ok((meta, deleted_at))
     }
 
-    fn entry<V: View + ?Sized>(
-        &mut self,
-        view: &V,
-        session_id: &SessionId,
-        entry_id: &EntryId,
-    ) -> Result<Option<Entry>, Fault> {
+    fn entry(&mut self, view: &dyn View, session_id: &SessionId, entry_id: &EntryId) -> Result<Option<Entry>, Fault> {
         if let Some((session, known, entry)) = &self.entry
             && (session, known) == (session_id, entry_id)
         {

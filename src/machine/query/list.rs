@@ -29,7 +29,7 @@ pub struct ListPage {
     pub next_cursor: Option<String>,
 }
 
-pub fn query<V: View + ?Sized>(view: &V, query: &ListQuery) -> Result<ListPage, Failure> {
+pub fn query(view: &dyn View, query: &ListQuery) -> Result<ListPage, Failure> {
     let after = query.cursor.as_ref().map(|text| cursor::parse_list(text, query.order)).transpose()?;
     let facets = facets(query);
     let seeks_left = SEEKS_MAX + (query.limit + 1) * facets.len();
@@ -69,8 +69,8 @@ fn facets(query: &ListQuery) -> Vec<Facet> {
     facets
 }
 
-struct Join<'a, V: View + ?Sized> {
-    view: &'a V,
+struct Join<'a> {
+    view: &'a dyn View,
     order: ListOrder,
     facets: Vec<Facet>,
     /// Where the search continues; `None` before the first step.
@@ -80,7 +80,7 @@ struct Join<'a, V: View + ?Sized> {
     seeks_left: usize,
 }
 
-impl<V: View + ?Sized> Join<'_, V> {
+impl Join<'_> {
     /// The next session that is in every facet.
     fn next(&mut self, query: &ListQuery) -> Result<Step<SessionMeta>, Fault> {
         loop {

@@ -46,7 +46,7 @@ impl MessagesQuery {
     }
 }
 
-pub fn query<V: View + ?Sized>(view: &V, query: &MessagesQuery) -> Result<MessagesPage, Failure> {
+pub fn query(view: &dyn View, query: &MessagesQuery) -> Result<MessagesPage, Failure> {
     let session_id = &query.session_id;
     if view.meta(session_id)?.is_none() {
         return Err(Refusal::SessionUnknown(session_id.clone()).into());
@@ -66,7 +66,7 @@ pub fn query<V: View + ?Sized>(view: &V, query: &MessagesQuery) -> Result<Messag
 }
 
 /// The last entry of the path.
-fn leaf<V: View + ?Sized>(view: &V, query: &MessagesQuery) -> Result<Option<Entry>, Failure> {
+fn leaf(view: &dyn View, query: &MessagesQuery) -> Result<Option<Entry>, Failure> {
     let session_id = &query.session_id;
     match &query.from_entry_id {
         Some(entry_id) => {
@@ -80,7 +80,7 @@ fn leaf<V: View + ?Sized>(view: &V, query: &MessagesQuery) -> Result<Option<Entr
     }
 }
 
-fn page<V: View + ?Sized>(query: &MessagesQuery, path: &mut Path<'_, V>) -> Result<MessagesPage, Failure> {
+fn page(query: &MessagesQuery, path: &mut Path<'_>) -> Result<MessagesPage, Failure> {
     let mut entries: Vec<Entry> = Vec::new();
     // What was looked at, and what of it matched.
     let (mut scanned, mut scanned_bytes, mut bytes) = (0, 0, 0);
@@ -114,8 +114,8 @@ fn left_the_path() -> Refusal {
 }
 
 /// A path that is read in chunks: by depth if the leaf has a place, otherwise from one walk.
-pub(super) struct Path<'a, V: View + ?Sized> {
-    view: &'a V,
+pub(super) struct Path<'a> {
+    view: &'a dyn View,
     session_id: &'a SessionId,
     leaf: Entry,
     /// The depth (after a walk: the rank) of the next entry to read.
@@ -123,8 +123,8 @@ pub(super) struct Path<'a, V: View + ?Sized> {
     walked: Option<Vec<Entry>>,
 }
 
-impl<'a, V: View + ?Sized> Path<'a, V> {
-    pub(super) fn to(view: &'a V, session_id: &'a SessionId, leaf: Entry) -> Result<Path<'a, V>, Fault> {
+impl<'a> Path<'a> {
+    pub(super) fn to(view: &'a dyn View, session_id: &'a SessionId, leaf: Entry) -> Result<Path<'a>, Fault> {
         let walked = match leaf.place {
             Some(_) => None,
             None => Some(path::walk(view, session_id, &leaf)?),

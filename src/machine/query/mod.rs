@@ -68,7 +68,7 @@ pub enum Found {
 }
 
 /// Answers one query from the state.
-pub fn query<V: View + ?Sized>(view: &V, query: &Query) -> Result<Result<Found, Refusal>, Fault> {
+pub fn query(view: &dyn View, query: &Query) -> Result<Result<Found, Refusal>, Fault> {
     let found = match query {
         Query::Within { scope, query } => within(view, scope, query),
         unscoped => answer(view, unscoped),
@@ -81,7 +81,7 @@ pub fn query<V: View + ?Sized>(view: &V, query: &Query) -> Result<Result<Found, 
 }
 
 /// Answers a question as the caller with this scope sees the state.
-fn within<V: View + ?Sized>(view: &V, scope: &Scope, query: &Query) -> Result<Found, Failure> {
+fn within(view: &dyn View, scope: &Scope, query: &Query) -> Result<Found, Failure> {
     let view = ScopedView::new(view, scope);
     let Query::List(list) = query else { return answer(&view, query) };
     // The scope becomes a part of the filter, so that a page costs what the caller's own sessions cost.
@@ -94,7 +94,7 @@ fn within<V: View + ?Sized>(view: &V, scope: &Scope, query: &Query) -> Result<Fo
     list::query(&view, &ListQuery { metadata: Some(metadata), ..list.clone() }).map(Found::List)
 }
 
-fn answer<V: View + ?Sized>(view: &V, query: &Query) -> Result<Found, Failure> {
+fn answer(view: &dyn View, query: &Query) -> Result<Found, Failure> {
     match query {
         Query::Within { .. } => {
             Err(Refusal::RequestInvalid("a scope cannot stand within another scope".to_owned()).into())
@@ -117,7 +117,7 @@ fn answer<V: View + ?Sized>(view: &V, query: &Query) -> Result<Found, Failure> {
     }
 }
 
-fn whole<V: View + ?Sized>(view: &V, pieces: &mut Pieces) -> Result<Found, Failure> {
+fn whole(view: &dyn View, pieces: &mut Pieces) -> Result<Found, Failure> {
     while let Some(piece) = pieces.next_query() {
         let found = answer(view, &piece)?;
         pieces.add(found)?;
@@ -154,7 +154,7 @@ fn parents_first(entries: Vec<Entry>) -> Vec<Entry> {
     ordered
 }
 
-fn metas<V: View + ?Sized>(view: &V, from: Option<&ListPoint>) -> Result<Vec<SessionMeta>, Fault> {
+fn metas(view: &dyn View, from: Option<&ListPoint>) -> Result<Vec<SessionMeta>, Fault> {
     let points = view.listed(&Facet::All, ListOrder::CreatedAsc, from, PIECE_RECORDS)?;
     let mut metas = Vec::with_capacity(points.len());
     for point in points {

@@ -19,9 +19,9 @@ use super::per_session_lock::SessionLocks;
 use crate::machine::change::{Change, SessionChange};
 use crate::machine::entry::{Entry, SessionEntry};
 use crate::machine::event::Event;
-use crate::machine::feed_record::{FeedEdge, Record};
-use crate::machine::ids::{EntryId, FeedPlace, Position, RequestId, SessionId};
-use crate::machine::refusal::{Fault, Refusal};
+use crate::machine::feed_record::FeedEdge;
+use crate::machine::ids::{EntryId, RequestId, SessionId};
+use crate::machine::refusal::Fault;
 use crate::machine::session::SessionMeta;
 use crate::machine::view::{Facet, ListOrder, ListPoint, View};
 use crate::machine::{Answer, Command, Found, Query, Stamped, apply, query};
@@ -350,28 +350,8 @@ impl View for Fetched {
         self.over(|records| records.listed(facet, order, from, limit))
     }
 
-    fn recorded_answer(&self, _request_id: RequestId) -> Result<Option<Result<Answer, Refusal>>, Fault> {
-        Ok(None)
-    }
-
-    fn feed_records(&self, _after: Option<FeedPlace>, _limit: usize) -> Result<Vec<(FeedPlace, Record)>, Fault> {
-        Ok(Vec::new())
-    }
-
     fn feed_edge(&self) -> Result<FeedEdge, Fault> {
         self.over(|records| records.feed_edge())
-    }
-
-    fn deleted_at(&self, _session_id: &SessionId) -> Result<Option<FeedPlace>, Fault> {
-        Ok(None)
-    }
-
-    fn cursor(&self, _attach: &str) -> Result<Option<Position>, Fault> {
-        Ok(None)
-    }
-
-    fn cursors(&self, _starting: &str) -> Result<Vec<(String, Position)>, Fault> {
-        Ok(Vec::new())
     }
 
     fn clock_ms(&self) -> Result<i64, Fault> {

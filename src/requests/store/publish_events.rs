@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use crate::machine::apply::store::{Envelope, StoreWrite};
 use crate::machine::event::EventKind;
 use crate::machine::ids::SessionId;
-use crate::machine::json::{Json, JsonObject, Object};
+use crate::machine::json::{Json, JsonObject};
 use crate::machine::message::Role;
 use crate::machine::refusal::Refusal;
 use crate::machine::{Answer, Command};
@@ -28,7 +28,6 @@ pub struct EventEnvelope {
     /// The payload for handlers of that trigger type.
     pub payload: Json,
     /// The metadata of the session at the time of the event.
-    #[schemars(with = "Option<Object>")]
     pub session_metadata: Option<JsonObject>,
 }
 

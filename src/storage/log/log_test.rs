@@ -44,6 +44,14 @@ impl World {
         World { dir: tempfile::tempdir().unwrap(), disk: WatchedDisk::default() }
     }
 
+    /// A log that entries were appended to one by one.
+    async fn filled(entries: std::ops::Range<u64>) -> (World, Log) {
+        let world = World::new();
+        let log = world.open();
+        append_each(&log, 1, entries).await;
+        (world, log)
+    }
+
     fn try_open(&self) -> Result<Log, LogError> {
         let (log, writer) = Log::open(Arc::new(self.disk.clone()), self.dir.path(), 0, limits())?;
         writer.on_thread().unwrap();
@@ -100,9 +108,7 @@ fn expected(term: u64, range: std::ops::Range<u64>) -> Vec<Entry> {
 
 #[tokio::test]
 async fn a_reopened_log_equals_the_one_that_was_closed() {
-    let world = World::new();
-    let log = world.open();
-    append_each(&log, 1, 0..100).await;
+    let (world, log) = World::filled(0..100).await;
     log.hint_committed(Some(id(1, 99)));
     append(&log, expected(1, 100..200)).await.unwrap();
     let vote = Vote { term: 2, node: 3, committed: true };
@@ -132,9 +138,7 @@ async fn entries_are_readable_before_they_are_durable() {
 
 #[tokio::test]
 async fn a_read_is_bounded_by_bytes_but_never_empty() {
-    let world = World::new();
-    let log = world.open();
-    append_each(&log, 1, 0..20).await;
+    let (_world, log) = World::filled(0..20).await;
     assert_eq!(log.read(3, 20, 0).unwrap(), expected(1, 3..4));
     let three = 3 * entry(1, 10).weight();
     assert_eq!(log.read(10, 20, three).unwrap(), expected(1, 10..13));
@@ -142,9 +146,7 @@ async fn a_read_is_bounded_by_bytes_but_never_empty() {
 
 #[tokio::test]
 async fn a_tail_torn_at_any_byte_loses_only_the_torn_write() {
-    let world = World::new();
-    let log = world.open();
-    append_each(&log, 1, 0..5).await;
+    let (world, log) = World::filled(0..5).await;
     let path = world.segments().pop().unwrap();
     let (whole, note) = (world.end(), world.note());
     append(&log, vec![entry(1, 5)]).await.unwrap();
@@ -192,9 +194,7 @@ fn open_flipped(world: &World, path: &Path, at: usize) -> Result<Log, LogError> 
 
 #[tokio::test]
 async fn a_flipped_bit_before_the_last_frame_is_damage_with_a_place() {
-    let world = World::new();
-    let log = world.open();
-    append_each(&log, 1, 0..10).await;
+    let (world, log) = World::filled(0..10).await;
     let path = world.segments().pop().unwrap();
     let before_last = world.end();
     append_each(&log, 1, 10..11).await;
@@ -244,9 +244,7 @@ async fn a_write_torn_at_every_sector_of_64_kib_loses_nothing_that_was_acknowled
 
 #[tokio::test]
 async fn a_flipped_bit_in_the_last_frame_is_damage_once_it_was_acknowledged() {
-    let world = World::new();
-    let log = world.open();
-    append_each(&log, 1, 0..5).await;
+    let (world, log) = World::filled(0..5).await;
     let path = world.segments().pop().unwrap();
     let before = world.end();
     append_each(&log, 1, 5..6).await;
@@ -268,9 +266,7 @@ async fn a_flipped_bit_in_the_last_frame_is_damage_once_it_was_acknowledged() {
 
 #[tokio::test]
 async fn zeros_before_the_durable_end_are_damage_and_zeros_behind_it_are_free_space() {
-    let world = World::new();
-    let log = world.open();
-    append_each(&log, 1, 0..5).await;
+    let (world, log) = World::filled(0..5).await;
     let path = world.segments().pop().unwrap();
     let before = world.end();
     append_each(&log, 1, 5..6).await;
@@ -303,9 +299,7 @@ async fn zeros_before_the_durable_end_are_damage_and_zeros_behind_it_are_free_sp
 
 #[tokio::test]
 async fn small_frames_share_the_zeros_ahead_of_them_and_a_full_segment_returns_its_rest() {
-    let world = World::new();
-    let log = world.open();
-    append_each(&log, 1, 0..120).await;
+    let (world, log) = World::filled(0..120).await;
     log.close().await;
     let mut segments = world.segments();
     let newest = segments.pop().unwrap();
@@ -333,9 +327,7 @@ async fn a_full_disk_shows_when_the_next_segment_is_created() {
 
 #[tokio::test]
 async fn damage_in_an_earlier_segment_and_a_missing_segment_are_refused() {
-    let world = World::new();
-    let log = world.open();
-    append_each(&log, 1, 0..120).await;
+    let (world, log) = World::filled(0..120).await;
     log.close().await;
     let segments = world.segments();
     let last_byte = fs::metadata(&segments[0]).unwrap().len() as usize - 1;
@@ -351,9 +343,7 @@ async fn damage_in_an_earlier_segment_and_a_missing_segment_are_refused() {
 
 #[tokio::test]
 async fn damage_that_happens_while_the_log_is_open_is_never_served() {
-    let world = World::new();
-    let log = world.open();
-    append_each(&log, 1, 0..120).await;
+    let (world, log) = World::filled(0..120).await;
     let path = &world.segments()[0];
     let mut bytes = fs::read(path).unwrap();
     bytes[200] ^= 1;
@@ -375,9 +365,7 @@ async fn a_damaged_vote_is_refused() {
 
 #[tokio::test]
 async fn a_log_of_another_group_or_version_is_refused() {
-    let world = World::new();
-    let log = world.open();
-    append_each(&log, 1, 0..1).await;
+    let (world, log) = World::filled(0..1).await;
     log.close().await;
     let opened = Log::open(Arc::new(world.disk.clone()), world.dir.path(), 7, limits());
     assert!(opened.map(|_| ()).unwrap_err().to_string().contains("group 0, not 7"));
@@ -385,9 +373,7 @@ async fn a_log_of_another_group_or_version_is_refused() {
 
 #[tokio::test]
 async fn a_cut_log_goes_on_from_the_cut_and_so_does_its_reopening() {
-    let world = World::new();
-    let log = world.open();
-    append_each(&log, 1, 0..150).await;
+    let (world, log) = World::filled(0..150).await;
     let segments_before = world.segments().len();
     // Inside the newest segment, inside an older one, at the edge of one, and inside a frame of many entries.
     let edge: u64 = world.segments()[1].file_stem().unwrap().to_str().unwrap().parse().unwrap();
@@ -416,9 +402,7 @@ async fn a_cut_log_goes_on_from_the_cut_and_so_does_its_reopening() {
 
 #[tokio::test]
 async fn the_log_knows_how_many_bytes_lie_behind_an_entry() {
-    let world = World::new();
-    let log = world.open();
-    append_each(&log, 1, 0..150).await;
+    let (world, log) = World::filled(0..150).await;
     let (all, near) = (log.bytes_after(0), 2 * limits().point_bytes);
     assert!(log.bytes() - all < near + 60 * world.segments().len() as u64);
     assert_eq!((log.bytes_after(149), log.bytes_after(1000)), (0, 0));
@@ -433,9 +417,7 @@ async fn the_log_knows_how_many_bytes_lie_behind_an_entry() {
 
 #[tokio::test]
 async fn purge_frees_whole_segments_and_keeps_the_rest() {
-    let world = World::new();
-    let log = world.open();
-    append_each(&log, 1, 0..150).await;
+    let (world, log) = World::filled(0..150).await;
     let segments = world.segments().len();
     log.purge(id(1, 100)).await.unwrap();
     assert_eq!(log.edges(), Edges { purged: Some(id(1, 100)), last: Some(id(1, 149)) });
@@ -450,9 +432,7 @@ async fn purge_frees_whole_segments_and_keeps_the_rest() {
 
 #[tokio::test]
 async fn a_purge_beyond_the_end_begins_the_log_anew() {
-    let world = World::new();
-    let log = world.open();
-    append_each(&log, 1, 0..60).await;
+    let (world, log) = World::filled(0..60).await;
     log.purge(id(4, 500)).await.unwrap();
     let edges = Edges { purged: Some(id(4, 500)), last: Some(id(4, 500)) };
     assert_eq!((log.edges(), all(&log)), (edges, Vec::new()));
@@ -469,9 +449,7 @@ async fn a_purge_beyond_the_end_begins_the_log_anew() {
 
 #[tokio::test]
 async fn a_purge_that_a_crash_interrupted_is_completed_at_opening() {
-    let world = World::new();
-    let log = world.open();
-    append_each(&log, 1, 0..60).await;
+    let (world, log) = World::filled(0..60).await;
     log.close().await;
     let old = world.segments()[0].clone();
     let bytes = fs::read(&old).unwrap();
@@ -503,9 +481,7 @@ async fn waiting_appends_share_one_fsync() {
 #[tokio::test]
 async fn a_failed_write_poisons_the_log_and_reopening_recovers() {
     for full in [true, false] {
-        let world = World::new();
-        let log = world.open();
-        append_each(&log, 1, 0..5).await;
+        let (world, log) = World::filled(0..5).await;
         let fail = if full { &world.disk.fail_writes } else { &world.disk.fail_syncs };
         fail.store(true, Ordering::SeqCst);
         assert!(matches!(append(&log, vec![entry(1, 5)]).await, Err(LogError::Disk { .. })));
@@ -526,9 +502,7 @@ async fn a_failed_write_poisons_the_log_and_reopening_recovers() {
 
 #[tokio::test]
 async fn after_close_every_write_is_refused() {
-    let world = World::new();
-    let log = world.open();
-    append_each(&log, 1, 0..2).await;
+    let (_world, log) = World::filled(0..2).await;
     log.close().await;
     assert_eq!(append(&log, vec![entry(1, 2)]).await, Err(LogError::Closed));
     log.close().await;

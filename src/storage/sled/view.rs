@@ -5,8 +5,7 @@ use super::recent::{Recent, read_record};
 use crate::machine::Answer;
 use crate::machine::entry::Entry;
 use crate::machine::feed_record::{FeedEdge, Record};
-use crate::machine::ids::{EntryId, FeedPlace, Position, RequestId, SessionId};
-use crate::machine::long::{Leftover, PendingFork};
+use crate::machine::ids::{EntryId, FeedPlace, RequestId, SessionId};
 use crate::machine::refusal::{Fault, Refusal};
 use crate::machine::session::SessionMeta;
 use crate::machine::view::{Facet, ListOrder, ListPoint, View};
@@ -30,6 +29,10 @@ impl StateView<'_> {
 }
 
 impl View for StateView<'_> {
+    fn below(&self) -> Option<&dyn View> {
+        Some(&self.records)
+    }
+
     fn meta(&self, session_id: &SessionId) -> Result<Option<SessionMeta>, Fault> {
         match self.recent.head(session_id) {
             Some(head) => Ok(head.meta().cloned()),
@@ -100,34 +103,6 @@ impl View for StateView<'_> {
 
     fn feed_edge(&self) -> Result<FeedEdge, Fault> {
         self.recent.feed_edge().map_or_else(|| self.records.feed_edge(), Ok)
-    }
-
-    fn deleted_at(&self, session_id: &SessionId) -> Result<Option<FeedPlace>, Fault> {
-        self.records.deleted_at(session_id)
-    }
-
-    fn cursor(&self, attach: &str) -> Result<Option<Position>, Fault> {
-        self.records.cursor(attach)
-    }
-
-    fn cursors(&self, starting: &str) -> Result<Vec<(String, Position)>, Fault> {
-        self.records.cursors(starting)
-    }
-
-    fn leftovers(&self, limit: usize) -> Result<Vec<Leftover>, Fault> {
-        self.records.leftovers(limit)
-    }
-
-    fn is_leftover(&self, leftover: &Leftover) -> Result<bool, Fault> {
-        self.records.is_leftover(leftover)
-    }
-
-    fn forks(&self) -> Result<Vec<PendingFork>, Fault> {
-        self.records.forks()
-    }
-
-    fn forks_of(&self, source: &SessionId) -> Result<Vec<PendingFork>, Fault> {
-        self.records.forks_of(source)
     }
 
     fn clock_ms(&self) -> Result<i64, Fault> {

@@ -26,7 +26,7 @@ const FORKS_MAX: usize = 16;
 /// Entries that are read at a time: their bodies may be large.
 const SLICE: u64 = 32;
 
-pub fn begin<V: View + ?Sized>(view: &V, stamp: &Stamp, command: &ForkSession) -> Result<Outcome, Failure> {
+pub fn begin(view: &dyn View, stamp: &Stamp, command: &ForkSession) -> Result<Outcome, Failure> {
     known(view, &command.session_id)?;
     placed_leaf(view, &command.session_id, &command.entry_id)?;
     if view.forks()?.len() >= FORKS_MAX {
@@ -53,8 +53,8 @@ fn begun(pending: &PendingFork) -> Answer {
 }
 
 /// Copies some entries. The last of these commands shows the fork.
-pub fn go_on<V: View + ?Sized>(
-    view: &V,
+pub fn go_on(
+    view: &dyn View,
     stamp: &Stamp,
     source: &SessionId,
     fork: &SessionId,
@@ -115,7 +115,7 @@ fn given(pending: &PendingFork, source: SessionMeta) -> CreateSession {
 }
 
 /// The fork is not under way: another proposer finished it, or it was ended.
-fn ended_before<V: View + ?Sized>(view: &V, source: &SessionId, fork: &SessionId) -> Result<Outcome, Failure> {
+fn ended_before(view: &dyn View, source: &SessionId, fork: &SessionId) -> Result<Outcome, Failure> {
     if let Some(meta) = view.meta(fork)? {
         return Ok(Outcome::unchanged(Answer::Forked { meta }));
     }
@@ -125,12 +125,7 @@ fn ended_before<V: View + ?Sized>(view: &V, source: &SessionId, fork: &SessionId
 }
 
 /// Ends a fork that nobody waits for. What it copied is freed later.
-pub fn give_up<V: View + ?Sized>(
-    view: &V,
-    stamp: &Stamp,
-    source: &SessionId,
-    fork: &SessionId,
-) -> Result<Outcome, Failure> {
+pub fn give_up(view: &dyn View, stamp: &Stamp, source: &SessionId, fork: &SessionId) -> Result<Outcome, Failure> {
     let pending = view.forks_of(source)?.into_iter().find(|pending| pending.fork == *fork);
     let Some(pending) = pending else { return Ok(Outcome::unchanged(Answer::Stored)) };
     let mut changes = Vec::from(ended(stamp, &pending));
@@ -145,7 +140,7 @@ pub(super) fn ended(stamp: &Stamp, pending: &PendingFork) -> [Change; 2] {
 }
 
 /// An entry of a source changes: what was copied of it changes too.
-pub fn follow<V: View + ?Sized>(view: &V, session_id: &SessionId, changed: &Entry) -> Result<Vec<Change>, Fault> {
+pub fn follow(view: &dyn View, session_id: &SessionId, changed: &Entry) -> Result<Vec<Change>, Fault> {
     let mut changes = Vec::new();
     for mut pending in view.forks_of(session_id)? {
         let Some(place) = changed.place.as_ref().filter(|place| place.depth < pending.copied) else { continue };
@@ -167,14 +162,14 @@ pub fn follow<V: View + ?Sized>(view: &V, session_id: &SessionId, changed: &Entr
     Ok(changes)
 }
 
-fn is_on_path<V: View + ?Sized>(view: &V, session_id: &SessionId, leaf: &Entry, entry: &Entry) -> Result<bool, Fault> {
+fn is_on_path(view: &dyn View, session_id: &SessionId, leaf: &Entry, entry: &Entry) -> Result<bool, Fault> {
     let Some(place) = &entry.place else { return Ok(false) };
     let there = path::ancestor_at(view, session_id, leaf, place.depth)?;
     Ok(there.is_some_and(|there| there.id == entry.id))
 }
 
 /// The entry that is forked from, and its depth.
-fn placed_leaf<V: View + ?Sized>(view: &V, source: &SessionId, entry_id: &EntryId) -> Result<(Entry, u64), Failure> {
+fn placed_leaf(view: &dyn View, source: &SessionId, entry_id: &EntryId) -> Result<(Entry, u64), Failure> {
     let unknown = || Refusal::EntryUnknown { session_id: source.clone(), entry_id: entry_id.clone() };
     let leaf = view.entry(source, entry_id)?.ok_or_else(unknown)?;
     let placeless = || {
@@ -186,7 +181,7 @@ fn placed_leaf<V: View + ?Sized>(view: &V, source: &SessionId, entry_id: &EntryI
 }
 
 /// A compaction record names the entry where its tail starts. In the copy it must name the copied entry.
-fn copied_body<V: View + ?Sized>(view: &V, pending: &PendingFork, leaf: &Entry, entry: &Entry) -> Result<Body, Fault> {
+fn copied_body(view: &dyn View, pending: &PendingFork, leaf: &Entry, entry: &Entry) -> Result<Body, Fault> {
     let Body::Custom { custom_type, data } = &entry.body else { return Ok(entry.body.clone()) };
     if custom_type != "compaction" {
         return Ok(entry.body.clone());

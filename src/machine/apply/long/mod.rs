@@ -71,7 +71,7 @@ pub(super) enum Removal {
     Later,
 }
 
-pub fn apply<V: View + ?Sized>(view: &V, stamp: &Stamp, work: &LongWork) -> Result<Outcome, Failure> {
+pub fn apply(view: &dyn View, stamp: &Stamp, work: &LongWork) -> Result<Outcome, Failure> {
     match work {
         LongWork::Delete(command) => delete::remove(view, stamp, command, Removal::Later),
         LongWork::DeleteEntries(session_id) => store::delete_entries(view, stamp, session_id, Removal::Later),
@@ -85,7 +85,7 @@ pub fn apply<V: View + ?Sized>(view: &V, stamp: &Stamp, work: &LongWork) -> Resu
 
 /// The form of a command that applies a bounded number of records; `None` if it is bounded as it is. A node calls it
 /// before it stamps a command. Short sessions keep the plain commands, which every version reads.
-pub fn bounded<V: View + ?Sized>(view: &V, command: &Command, steps: Steps) -> Result<Option<Command>, Fault> {
+pub fn bounded(view: &dyn View, command: &Command, steps: Steps) -> Result<Option<Command>, Fault> {
     let work = match command {
         Command::Delete(delete) if is_long(view, &delete.session_id, steps)? => LongWork::Delete(delete.clone()),
         Command::Store(StoreWrite::Session(session_id, SessionChange::DeleteEntries))
@@ -104,7 +104,7 @@ pub fn bounded<V: View + ?Sized>(view: &V, command: &Command, steps: Steps) -> R
     Ok(Some(Command::Long(work)))
 }
 
-fn is_long<V: View + ?Sized>(view: &V, session_id: &SessionId, steps: Steps) -> Result<bool, Fault> {
+fn is_long(view: &dyn View, session_id: &SessionId, steps: Steps) -> Result<bool, Fault> {
     let first = view.entries_after(session_id, None, steps.long_after + 1, BYTES_MAX)?;
     match first.last() {
         Some(last) if first.len() <= steps.long_after => {
@@ -116,7 +116,7 @@ fn is_long<V: View + ?Sized>(view: &V, session_id: &SessionId, steps: Steps) -> 
 }
 
 /// Only a path whose entries have places can be copied piece by piece.
-fn is_long_path<V: View + ?Sized>(view: &V, fork: &ForkSession, steps: Steps) -> Result<bool, Fault> {
+fn is_long_path(view: &dyn View, fork: &ForkSession, steps: Steps) -> Result<bool, Fault> {
     let Some(leaf) = view.entry(&fork.session_id, &fork.entry_id)? else { return Ok(false) };
     let Some(place) = &leaf.place else { return Ok(false) };
     if place.depth >= steps.long_after as u64 {
@@ -127,7 +127,7 @@ fn is_long_path<V: View + ?Sized>(view: &V, fork: &ForkSession, steps: Steps) ->
 }
 
 /// The next command that the leader owes the state: it frees what was left, and gives up what nobody continues.
-pub fn due<V: View + ?Sized>(view: &V, now_ms: i64, steps: Steps) -> Result<Option<Command>, Fault> {
+pub fn due(view: &dyn View, now_ms: i64, steps: Steps) -> Result<Option<Command>, Fault> {
     let idle = |fork: &PendingFork| fork.moved_at.saturating_add(FORK_IDLE_MS) < now_ms;
     if let Some(PendingFork { source, fork, .. }) = view.forks()?.into_iter().find(idle) {
         return Ok(Some(Command::Long(LongWork::GiveUpFork { source, fork })));
@@ -136,7 +136,7 @@ pub fn due<V: View + ?Sized>(view: &V, now_ms: i64, steps: Steps) -> Result<Opti
     Ok(leftover.map(|leftover| Command::Long(LongWork::Free { leftover, records: steps.records })))
 }
 
-fn free<V: View + ?Sized>(view: &V, stamp: &Stamp, leftover: &Leftover, records: u32) -> Result<Outcome, Failure> {
+fn free(view: &dyn View, stamp: &Stamp, leftover: &Leftover, records: u32) -> Result<Outcome, Failure> {
     // An earlier leader's command may have freed the last of them.
     if !view.is_leftover(leftover)? {
         return Ok(Outcome::unchanged(Answer::Stored));
@@ -147,8 +147,8 @@ fn free<V: View + ?Sized>(view: &V, stamp: &Stamp, leftover: &Leftover, records:
 }
 
 /// The changes that take all entries from a session, and what is being copied from it.
-pub(super) fn remove_entries<V: View + ?Sized>(
-    view: &V,
+pub(super) fn remove_entries(
+    view: &dyn View,
     stamp: &Stamp,
     session_id: &SessionId,
     removal: Removal,
