@@ -25,8 +25,10 @@ use tokio_util::sync::CancellationToken;
 use turmoil::net::TcpStream;
 
 use crate::host::CLIENT_PORT;
+use crate::listener::bus_request;
 use crate::network::SimulatedSockets;
 use crate::recorder::Recorder;
+use crate::tenant::{self, Tenant};
 
 pub const NAME: &str = "bridge";
 /// A bridge that finds no main does not start, and is restarted after this time.
@@ -51,6 +53,7 @@ fn settings(here: IpAddr, mains: &[IpAddr]) -> NodeSettings {
     let config = Config {
         adapter: AdapterConfig::Bridge(BridgeConfig { urls, timeout_ms: 2_000, ..BridgeConfig::default() }),
         listen: SocketAddr::from(([127, 0, 0, 1], CLIENT_PORT)),
+        token_file: Some(tenant::token_file()),
         ..Config::default()
     };
     let environment = Environment {
@@ -93,7 +96,7 @@ impl Connector for SimulatedDial {
 async fn connect(url: &str) -> Result<WebSocketStream<TcpStream>, String> {
     let address = url.strip_prefix("ws://").ok_or("it is not the URL of a bus")?;
     let stream = TcpStream::connect(address).await.map_err(|error| error.to_string())?;
-    let shaken = tokio_tungstenite::client_async("ws://localhost/", stream).await;
+    let shaken = tokio_tungstenite::client_async(bus_request(Tenant::Everyone), stream).await;
     let (mut socket, _) = shaken.map_err(|error| error.to_string())?;
     // The first frame confirms the registration.
     match socket.next().await {

@@ -17,12 +17,13 @@ const CONNECT_MAX: Duration = Duration::from_millis(500);
 pub struct Caller {
     /// By node, from 1 on.
     hosts: Vec<IpAddr>,
+    token: &'static str,
     open: BTreeMap<u64, Connection>,
 }
 
 impl Caller {
-    pub fn new(hosts: Vec<IpAddr>) -> Caller {
-        Caller { hosts, open: BTreeMap::new() }
+    pub fn new(hosts: Vec<IpAddr>, token: &'static str) -> Caller {
+        Caller { hosts, token, open: BTreeMap::new() }
     }
 
     pub fn nodes(&self) -> usize {
@@ -36,7 +37,7 @@ impl Caller {
             Ok(connection) => connection,
             Err(why) => return Outcome::Unavailable(why),
         };
-        let (outcome, reusable) = http_call::call(connection, function, body, call_max).await;
+        let (outcome, reusable) = http_call::call(connection, Some(self.token), function, body, call_max).await;
         if let Some(connection) = reusable {
             self.open.insert(node, connection);
         }

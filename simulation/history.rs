@@ -3,8 +3,10 @@
 //! Never: checks, or a real clock. A simulation has one thread, so `order` is the real order of events.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use serde_json::Value;
+use session_manager::machine::scope::Scope;
 use session_manager::storage::log::record::{Entry, LogId};
 
 pub use crate::http_call::Outcome;
@@ -23,6 +25,8 @@ pub struct Operation {
     /// Its index in `History::operations`.
     pub id: usize,
     pub client: usize,
+    /// The caller sees only the sessions of this scope. `None`: it sees everything.
+    pub scope: Option<Arc<Scope>>,
     pub node: u64,
     /// `session::append`, ….
     pub function: &'static str,
@@ -42,12 +46,14 @@ pub struct Place {
     pub ordinal: u32,
 }
 
-/// One connection of a subscriber that is bound to every event of every session.
+/// One connection of a subscriber that is bound to every event of every session that it may see.
 #[derive(Debug, Clone)]
 pub struct Subscription {
     /// Its index in `History::subscriptions`.
     pub id: usize,
     pub subscriber: usize,
+    /// The subscriber sees only the sessions of this scope.
+    pub scope: Option<Arc<Scope>>,
     pub node: u64,
     /// The position to resume after: it receives every later committed event. `None`: it receives what is published
     /// after `bound`.
@@ -67,6 +73,9 @@ pub struct Delivery {
     pub kind: String,
     pub session_id: String,
     pub seq: u64,
+    /// Events of the session that were left out before this one, because later ones replaced them: the first and the last
+    /// sequence number.
+    pub skipped: Option<(u64, u64)>,
     pub place: Place,
     pub payload: Value,
 }
@@ -182,6 +191,11 @@ impl History {
 }
 
 impl Operation {
+    /// Refused because of who the caller is, without a look at the state.
+    pub fn is_forbidden(&self) -> bool {
+        matches!(&self.outcome, Outcome::Refused { code, .. } if code == "forbidden")
+    }
+
     /// Whether the function may change state. The functions that only read are listed.
     pub fn mutates(&self) -> bool {
         const READS: [&str; 11] = [

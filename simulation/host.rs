@@ -24,6 +24,7 @@ use crate::mint::SimulatedMint;
 use crate::network::SimulatedSockets;
 use crate::oracle::replay::sum;
 use crate::recorder::Recorder;
+use crate::tenant;
 
 pub const CLIENT_PORT: u16 = 7000;
 pub const PEER_PORT: u16 = 7001;
@@ -169,6 +170,7 @@ impl Station {
             join: !self.founds,
             // Every node listens on the loopback address of its own host.
             advertise: Some(format!("ws://{}:{CLIENT_PORT}", self.address)),
+            token_file: Some(tenant::token_file()),
             ..Config::default()
         };
         let (skew, sizes, long_command_ms) = (self.skew_ms.clone(), self.sizes, self.long_command_ms.clone());

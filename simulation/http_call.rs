@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use axum::body::{Body, to_bytes};
 use axum::http::Request;
-use axum::http::header::{CONTENT_TYPE, HOST};
+use axum::http::header::{AUTHORIZATION, CONTENT_TYPE, HOST};
 use hyper::client::conn::http1::{SendRequest, handshake};
 use hyper_util::rt::TokioIo;
 use serde_json::Value;
@@ -52,15 +52,18 @@ where
 /// Sends one call once. Returns the connection too when it can serve another call.
 pub async fn call(
     mut connection: Connection,
+    token: Option<&str>,
     function: &str,
     body: &Value,
     call_max: Duration,
 ) -> (Outcome, Option<Connection>) {
-    let request = Request::post(format!("/v1/call/{function}"))
+    let mut request = Request::post(format!("/v1/call/{function}"))
         .header(HOST, "localhost")
-        .header(CONTENT_TYPE, "application/json")
-        .body(Body::from(body.to_string()))
-        .expect("a function id is a valid path");
+        .header(CONTENT_TYPE, "application/json");
+    if let Some(token) = token {
+        request = request.header(AUTHORIZATION, format!("Bearer {token}"));
+    }
+    let request = request.body(Body::from(body.to_string())).expect("a function id is a valid path");
     // From here on a failure does not say whether the node executed the call.
     let answered = timeout(call_max, async {
         let response = connection.send_request(request).await?;

@@ -5,17 +5,22 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::http::HeaderValue;
+use axum::http::header::AUTHORIZATION;
 use futures::{SinkExt, StreamExt};
 use serde_json::{Value, json};
 use tokio::time::{Instant, interval, timeout};
 use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::Message;
+use tokio_tungstenite::tungstenite::client::IntoClientRequest;
+use tokio_tungstenite::tungstenite::handshake::client::Request;
 use turmoil::net::TcpStream;
 
 use crate::determinism::Chance;
 use crate::history::Place;
 use crate::host::CLIENT_PORT;
-use crate::recorder::Recorder;
+use crate::recorder::{Received, Recorder};
+use crate::tenant::Tenant;
 use crate::workload::Common;
 
 /// How long connecting and binding may take.
@@ -57,7 +62,7 @@ impl Listener {
 
     async fn bind(&mut self, node: u64, host: IpAddr) -> Result<(Socket, usize), String> {
         let stream = TcpStream::connect(SocketAddr::new(host, CLIENT_PORT)).await.map_err(|error| error.to_string())?;
-        let shaken = tokio_tungstenite::client_async("ws://localhost/", stream).await;
+        let shaken = tokio_tungstenite::client_async(bus_request(Tenant::Everyone), stream).await;
         let (mut socket, _) = shaken.map_err(|error| error.to_string())?;
         expect(&mut socket, "workerregistered").await?;
         // The first client that registers a function id owns it, so each listener uses another id.
@@ -90,7 +95,8 @@ impl Listener {
             self.after = None;
             return Err(error.to_string());
         }
-        let subscription = self.recorder.bound(self.id, node, self.after.as_ref().map(|(_, place)| *place));
+        let subscription =
+            self.recorder.bound(self.id, node, Tenant::Everyone, self.after.as_ref().map(|(_, place)| *place));
         for frame in early {
             self.hear(subscription, &frame)?;
         }
@@ -142,14 +148,28 @@ impl Listener {
         let payload = frame["data"]["payload"].clone();
         let kind = frame["data"]["trigger_type"].as_str().unwrap_or_default().to_owned();
         let session_id = payload["session_id"].as_str().unwrap_or_default().to_owned();
-        self.recorder.heard(subscription, place, seq, kind, session_id, payload);
+        let skipped = skipped(&ours["skipped"]);
+        self.recorder.heard(subscription, Received { place, seq, skipped, kind, session_id, payload });
         self.after = Some((position, place));
         Ok(())
     }
 }
 
+/// The request that opens a connection to the bus, with the token of the caller.
+pub fn bus_request(tenant: Tenant) -> Request<()> {
+    let mut request = "ws://localhost/".into_client_request().expect("a valid URL");
+    let bearer = HeaderValue::from_str(&format!("Bearer {}", tenant.token())).expect("a token is a valid header");
+    request.headers_mut().insert(AUTHORIZATION, bearer);
+    request
+}
+
+/// The sequence numbers that were left out before an event.
+pub fn skipped(range: &Value) -> Option<(u64, u64)> {
+    Some((range["first"].as_u64()?, range["last"].as_u64()?))
+}
+
 /// `<cluster>.<group>.<index>.<ordinal>`.
-fn place(position: &str) -> Option<Place> {
+pub fn place(position: &str) -> Option<Place> {
     let mut fields = position.rsplit('.');
     let ordinal = fields.next()?.parse().ok()?;
     let index = fields.next()?.parse().ok()?;

@@ -35,6 +35,8 @@ mod runner;
 mod scenario;
 mod seed_process;
 mod single_run;
+mod tenant;
+mod tenant_listener;
 mod truncated;
 mod workload;
 mod world;

@@ -12,6 +12,7 @@ use crate::history::{
     Applied, Delivery, DiskSpeed, Fault, History, Life, LifeEvent, Moment, Operation, Outcome, Place, Sample,
     Subscription,
 };
+use crate::tenant::Tenant;
 
 /// A line of the timeline.
 #[derive(Debug, Clone)]
@@ -19,6 +20,28 @@ pub struct Line {
     /// The order of the last moment before it.
     pub order: u64,
     pub text: String,
+}
+
+/// An event as a subscriber reads it.
+pub struct Received {
+    pub place: Place,
+    pub seq: u64,
+    /// The events of the session that were left out before it: the first and the last sequence number.
+    pub skipped: Option<(u64, u64)>,
+    pub kind: String,
+    pub session_id: String,
+    pub payload: Value,
+}
+
+/// A call as a client makes it.
+pub struct Made<'a> {
+    pub client: usize,
+    pub tenant: Tenant,
+    pub node: u64,
+    pub function: &'static str,
+    pub request: &'a Value,
+    /// The first call with this request, if this one repeats it.
+    pub repeats: Option<usize>,
 }
 
 /// Shared by all clients, nodes and subscribers of a run.
@@ -55,21 +78,18 @@ impl Recorder {
         self.lock().say(who, words);
     }
 
-    pub fn called(
-        &self,
-        client: usize,
-        node: u64,
-        function: &'static str,
-        request: &Value,
-        repeats: Option<usize>,
-    ) -> usize {
+    pub fn called(&self, made: &Made<'_>) -> usize {
+        let Made { client, tenant, node, function, request, repeats } = *made;
         let mut recorded = self.lock();
         let (id, called) = (recorded.history.operations.len(), recorded.moment());
         let again = repeats.map(|first| format!(" (retry of #{first})")).unwrap_or_default();
-        recorded.say(&format!("client {client}"), &format!("#{id}{again} → node {node} {function} {request}"));
+        let as_owner = tenant.owner().map(|owner| format!(" as {owner}")).unwrap_or_default();
+        let words = format!("#{id}{again}{as_owner} → node {node} {function} {request}");
+        recorded.say(&format!("client {client}"), &words);
         recorded.history.operations.push(Operation {
             id,
             client,
+            scope: tenant.scope(),
             node,
             function,
             request: request.clone(),
@@ -97,11 +117,19 @@ impl Recorder {
         operation.outcome = outcome.clone();
     }
 
-    pub fn bound(&self, subscriber: usize, node: u64, after: Option<Place>) -> usize {
+    pub fn bound(&self, subscriber: usize, node: u64, tenant: Tenant, after: Option<Place>) -> usize {
         let mut recorded = self.lock();
         let (id, bound) = (recorded.history.subscriptions.len(), recorded.moment());
         recorded.say(&format!("listener {subscriber}"), &format!("bound ~{id} on node {node} after {after:?}"));
-        recorded.history.subscriptions.push(Subscription { id, subscriber, node, after, bound, ended: None });
+        recorded.history.subscriptions.push(Subscription {
+            id,
+            subscriber,
+            node,
+            scope: tenant.scope(),
+            after,
+            bound,
+            ended: None,
+        });
         id
     }
 
@@ -113,14 +141,27 @@ impl Recorder {
         recorded.history.subscriptions[subscription].ended = Some(ended);
     }
 
-    pub fn heard(&self, subscription: usize, place: Place, seq: u64, kind: String, session_id: String, payload: Value) {
+    pub fn heard(&self, subscription: usize, received: Received) {
+        let Received { place, seq, skipped, kind, session_id, payload } = received;
         let mut recorded = self.lock();
         let heard = recorded.moment();
         let subscriber = recorded.history.subscriptions[subscription].subscriber;
-        let words =
-            format!("~{subscription} {}.{} {kind} {session_id:?} seq {seq} {payload}", place.index, place.ordinal);
+        let left_out = skipped.map(|(first, last)| format!(" (left out: {first} to {last})")).unwrap_or_default();
+        let words = format!(
+            "~{subscription} {}.{} {kind} {session_id:?} seq {seq}{left_out} {payload}",
+            place.index, place.ordinal
+        );
         recorded.say(&format!("listener {subscriber}"), &words);
-        recorded.history.deliveries.push(Delivery { subscription, heard, kind, session_id, seq, place, payload });
+        recorded.history.deliveries.push(Delivery {
+            subscription,
+            heard,
+            kind,
+            session_id,
+            seq,
+            skipped,
+            place,
+            payload,
+        });
     }
 
     pub fn applied(&self, node: u64, boot: u32, entries: Vec<Entry>) {
@@ -224,5 +265,6 @@ fn describe(stamped: &Stamped) -> String {
     };
     let session = stamped.command.session_id().map(|session_id| format!(" {:?}", session_id.as_str()));
     let again = if stamped.is_retry { ", retry" } else { "" };
-    format!("{verb}{} (request {:032x}{again})", session.unwrap_or_default(), stamped.request_id.0)
+    let scope = stamped.scope.as_ref().map(|scope| format!(", within {}", scope.text())).unwrap_or_default();
+    format!("{verb}{} (request {:032x}{again}{scope})", session.unwrap_or_default(), stamped.request_id.0)
 }

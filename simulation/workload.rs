@@ -2,9 +2,14 @@
 //! safe.
 //! Never: checks of answers; the oracles do that.
 //!
+//! Some clients see everything, others only the sessions of their tenant. The tenants use ids, entries and cursors that
+//! belong to others, and clients without a scope hand sessions from one tenant to another, so that decisions about a
+//! scope race with all other commands in the log.
+//!
 //! Only the raw store protocol writes to sessions named `raw …`, because it does not keep the laws of a transcript.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -14,7 +19,8 @@ use serde_json::{Value, json};
 use crate::caller::Caller;
 use crate::determinism::{self, Chance};
 use crate::history::Outcome;
-use crate::recorder::Recorder;
+use crate::recorder::{Made, Recorder};
+use crate::tenant::Tenant;
 
 /// Sessions that all clients write to, so that calls conflict.
 const SHARED_SESSIONS: usize = 4;
@@ -33,6 +39,8 @@ pub struct Common {
     pub clients_done: AtomicUsize,
     sessions: Mutex<Vec<String>>,
     entries: Mutex<BTreeMap<String, Vec<String>>>,
+    /// Cursors of pages: of a session's messages by its id, and of lists by the empty name.
+    cursors: Mutex<BTreeMap<String, Vec<String>>>,
 }
 
 impl Common {
@@ -50,6 +58,12 @@ impl Common {
 
     fn saw_session(&self, session_id: &str) {
         lock(&self.sessions).push(session_id.to_owned());
+    }
+
+    fn saw_cursor(&self, of: &str, answer: &Value) {
+        if let Some(cursor) = answer["next_cursor"].as_str() {
+            lock(&self.cursors).entry(of.to_owned()).or_default().push(cursor.to_owned());
+        }
     }
 
     fn saw_entry(&self, session_id: &str, entry_id: &str) {
@@ -72,6 +86,7 @@ fn message(words: &str) -> Value {
 /// One client: one call at a time.
 pub struct Client {
     id: usize,
+    tenant: Tenant,
     caller: Caller,
     recorder: Recorder,
     common: Arc<Common>,
@@ -84,10 +99,18 @@ pub struct Client {
 }
 
 impl Client {
-    pub fn new(id: usize, caller: Caller, recorder: Recorder, common: Arc<Common>, chance: Chance) -> Client {
+    pub fn new(
+        id: usize,
+        tenant: Tenant,
+        hosts: Vec<IpAddr>,
+        recorder: Recorder,
+        common: Arc<Common>,
+        chance: Chance,
+    ) -> Client {
         Client {
             id,
-            caller,
+            tenant,
+            caller: Caller::new(hosts, tenant.token()),
             recorder,
             common,
             chance,
@@ -131,7 +154,9 @@ impl Client {
     /// The node to call. The last one is the bridge, which does not serve the raw store protocol.
     fn node(&mut self, function: &str) -> u64 {
         let raw = function.starts_with("session::store::");
-        let nodes = self.caller.nodes() - usize::from(raw);
+        // It refuses callers with a scope, too.
+        let refuses = raw || (self.is_scoped() && !self.chance.one_in(12));
+        let nodes = self.caller.nodes() - usize::from(refuses);
         let mut node = self.chance.below(nodes) as u64 + 1;
         // A node that did not answer is mostly avoided for a while: a run is too short to wait for it repeatedly.
         for _ in 0..nodes {
@@ -144,6 +169,31 @@ impl Client {
         node
     }
 
+    fn is_scoped(&self) -> bool {
+        self.tenant != Tenant::Everyone
+    }
+
+    /// Metadata with an owner or without. A client without a scope gives sessions to tenants and takes them away; a tenant
+    /// tries to give one to another.
+    fn metadata(&mut self) -> Value {
+        match (self.tenant, self.chance.below(6)) {
+            (Tenant::Everyone, 0) => json!({}),
+            (Tenant::Everyone, 1) => json!({ "owner": self.id }),
+            (Tenant::Everyone, 2 | 3) => json!({ "owner": "a" }),
+            (Tenant::Everyone, _) => json!({ "owner": "b" }),
+            (Tenant::A, 0) => json!({ "owner": "b" }),
+            (Tenant::B, 0) => json!({ "owner": "a" }),
+            (Tenant::A | Tenant::B, 1 | 2) => json!({ "owner": self.tenant.owner() }),
+            (Tenant::A | Tenant::B, _) => json!({ "color": self.chance.below(4) }),
+        }
+    }
+
+    /// Sometimes a cursor that any client got for such a page.
+    fn cursor(&mut self, of: &str) -> Option<String> {
+        let known = lock(&self.common.cursors).get(of).cloned().unwrap_or_default();
+        if self.chance.one_in(4) { self.chance.pick(&known).cloned() } else { None }
+    }
+
     fn words(&mut self) -> String {
         self.written += 1;
         // Some texts are long, so that segments fill and frames span blocks.
@@ -153,14 +203,22 @@ impl Client {
 
     fn session(&mut self) -> String {
         let created = lock(&self.common.sessions).clone();
+        // A tenant sees few of the shared sessions at a time.
+        let shared = if self.is_scoped() { 5 } else { 8 };
         match self.chance.below(10) {
-            0 | 1 => self.chance.pick(&created).cloned().unwrap_or_else(|| "s0".to_owned()),
+            created_by_someone if created_by_someone >= shared => {
+                self.chance.pick(&created).cloned().unwrap_or_else(|| "s0".to_owned())
+            }
             _shared => format!("s{}", self.chance.below(SHARED_SESSIONS)),
         }
     }
 
     fn entry(&mut self, session_id: &str) -> Option<String> {
-        let known = lock(&self.common.entries).get(session_id).cloned().unwrap_or_default();
+        let known = match self.is_scoped() && self.chance.one_in(5) {
+            // An entry of another session, which may belong to somebody else.
+            true => lock(&self.common.entries).values().flatten().cloned().collect(),
+            false => lock(&self.common.entries).get(session_id).cloned().unwrap_or_default(),
+        };
         // Recent entries are picked more often.
         let recent = known.len().saturating_sub(8);
         if self.chance.one_in(3) {
@@ -178,7 +236,8 @@ impl Client {
         request: &Value,
         repeats: Option<usize>,
     ) -> (usize, Outcome) {
-        let id = self.recorder.called(self.id, node, function, request, repeats);
+        let (client, tenant) = (self.id, self.tenant);
+        let id = self.recorder.called(&Made { client, tenant, node, function, request, repeats });
         let call_max = self.chance.millis(CALL_MAX_MS.0, CALL_MAX_MS.1);
         let outcome = self.caller.call(node, function, request, call_max).await;
         self.recorder.returned(id, &outcome);
@@ -215,7 +274,10 @@ impl Client {
     }
 
     async fn ensured(&mut self, session_id: &str) {
-        let request = json!({ "session_id": session_id, "title": session_id });
+        let mut request = json!({ "session_id": session_id, "title": session_id });
+        if self.chance.one_in(2) {
+            request["metadata"] = self.metadata();
+        }
         if self.call("session::ensure", request, true).await.is_some() {
             self.common.saw_session(session_id);
         }
@@ -228,7 +290,7 @@ impl Client {
 
     async fn create(&mut self) {
         let title = self.words();
-        let request = json!({ "title": title, "metadata": { "owner": self.id } });
+        let request = json!({ "title": title, "metadata": self.metadata() });
         if let Some(answer) = self.call("session::create", request, false).await
             && let Some(session_id) = answer["session_id"].as_str()
         {
@@ -295,7 +357,7 @@ impl Client {
 
     async fn set_meta(&mut self) {
         let session_id = self.session();
-        let request = json!({ "session_id": session_id, "title": self.words(), "metadata": { "owner": self.id } });
+        let request = json!({ "session_id": session_id, "title": self.words(), "metadata": self.metadata() });
         self.call("session::set-meta", request, true).await;
     }
 
@@ -346,8 +408,13 @@ impl Client {
     async fn messages(&mut self) {
         let session_id = self.session();
         let limit = self.chance.between(1, 40);
-        let request = json!({ "session_id": session_id, "limit": limit, "include_custom": self.chance.one_in(2) });
-        self.call("session::messages", request, true).await;
+        let mut request = json!({ "session_id": session_id, "limit": limit, "include_custom": self.chance.one_in(2) });
+        if let Some(cursor) = self.cursor(&session_id) {
+            request["cursor"] = json!(cursor);
+        }
+        if let Some(answer) = self.call("session::messages", request, true).await {
+            self.common.saw_cursor(&session_id, &answer);
+        }
     }
 
     async fn list(&mut self) {
@@ -355,9 +422,14 @@ impl Client {
             self.chance.pick(&["updated_desc", "created_asc", "created_desc"]).copied().unwrap_or("updated_desc");
         let mut request = json!({ "limit": self.chance.between(1, 30), "order": order });
         if self.chance.one_in(3) {
-            request["metadata"] = json!({ "owner": self.chance.below(4) });
+            request["metadata"] = self.metadata();
         }
-        self.call("session::list", request, true).await;
+        if let Some(cursor) = self.cursor("") {
+            request["cursor"] = json!(cursor);
+        }
+        if let Some(answer) = self.call("session::list", request, true).await {
+            self.common.saw_cursor("", &answer);
+        }
     }
 
     async fn operational(&mut self) {
@@ -365,8 +437,11 @@ impl Client {
         self.call(function, json!({}), true).await;
     }
 
-    /// The raw store protocol, on sessions of its own.
+    /// The raw store protocol, on sessions of its own. A tenant has none, and mostly lists its sessions instead.
     async fn raw(&mut self) {
+        if self.is_scoped() && !self.chance.one_in(10) {
+            return self.list().await;
+        }
         let session_id = format!("raw {}", self.chance.below(RAW_SESSIONS));
         let entry_id = format!("r{}", self.chance.below(5));
         let only = json!({ "session_id": session_id });
@@ -423,6 +498,18 @@ impl Client {
             self.retry(*node, "session::store::list-metas", &json!({})).await;
         }
         silent
+    }
+
+    /// The same for a tenant, after the final writes: what it sees of all sessions, and of those that everybody writes to.
+    pub async fn read_final_state_of_tenant(mut self, nodes: &[u64]) {
+        for node in nodes {
+            self.retry(*node, "session::list", &json!({ "limit": 500, "order": "created_asc" })).await;
+            for shared in 0..SHARED_SESSIONS {
+                let only = json!({ "session_id": format!("s{shared}") });
+                self.retry(*node, "session::get", &only).await;
+                self.retry(*node, "session::messages", &only).await;
+            }
+        }
     }
 
     async fn retry(&mut self, node: u64, function: &'static str, request: &Value) {

@@ -9,7 +9,6 @@ use std::time::{Duration, UNIX_EPOCH};
 use turmoil::Sim;
 
 use crate::bridge;
-use crate::caller::Caller;
 use crate::determinism::{self, Chance, EPOCH};
 use crate::disk::Faults;
 use crate::history::{History, Moment};
@@ -20,9 +19,13 @@ use crate::operator::{Operator, Task, TaskQueue};
 use crate::oracle;
 use crate::recorder::{Line, Recorder};
 use crate::scenario::{Breakage, Scenario};
+use crate::tenant::Tenant;
+use crate::tenant_listener::TenantListener;
 use crate::workload::{Client, Common};
 
-const CLIENTS: usize = 5;
+/// Each client is a caller with or without a scope.
+const CLIENTS: [Tenant; 6] =
+    [Tenant::Everyone, Tenant::Everyone, Tenant::Everyone, Tenant::Everyone, Tenant::A, Tenant::B];
 const LISTENERS: usize = 2;
 const TICK: Duration = Duration::from_millis(1);
 /// Members at the start, in scenarios where other nodes join later.
@@ -139,12 +142,14 @@ impl World<'_> {
         let recorder = self.recorder.clone();
         self.sim.host(bridge::NAME, move || bridge::run(at, mains.clone(), recorder.clone()));
         let callable: Vec<_> = hosts.iter().copied().chain([at]).collect();
-        let client = |id: usize| {
+        let client = |(id, tenant): (usize, Tenant)| {
             let chance = Chance::new(seed, 100 + id as u64);
-            Client::new(id, Caller::new(callable.clone()), self.recorder.clone(), self.common.clone(), chance)
+            Client::new(id, tenant, callable.clone(), self.recorder.clone(), self.common.clone(), chance)
         };
-        let clients: Vec<Client> = (0..CLIENTS).map(&client).collect();
-        let (reader, ending, tasks) = (client(CLIENTS), self.ending.clone(), self.tasks.clone());
+        let clients: Vec<Client> = CLIENTS.into_iter().enumerate().map(&client).collect();
+        let reader = client((CLIENTS.len(), Tenant::Everyone));
+        let tenants: Vec<Client> = (CLIENTS.len() + 1..).zip(Tenant::SCOPED).map(&client).collect();
+        let (ending, tasks) = (self.ending.clone(), self.tasks.clone());
         self.sim.client("clients", async move {
             for client in clients {
                 tokio::spawn(client.run());
@@ -154,6 +159,11 @@ impl World<'_> {
             }
             let voters: Vec<u64> = tasks.voters().into_iter().collect();
             let silent = reader.read_final_state(&voters, PATIENCE).await;
+            if silent.is_empty() {
+                for tenant in tenants {
+                    tenant.read_final_state_of_tenant(&voters).await;
+                }
+            }
             *ending.silent.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = silent;
             ending.done.store(true, Ordering::SeqCst);
             std::future::pending().await
@@ -171,9 +181,24 @@ impl World<'_> {
                 after: None,
             })
             .collect();
+        let tenants: Vec<TenantListener> = (LISTENERS + 1..)
+            .zip(Tenant::SCOPED)
+            .map(|(id, tenant)| TenantListener {
+                id,
+                tenant,
+                nodes: nodes.clone(),
+                recorder: self.recorder.clone(),
+                common: self.common.clone(),
+                chance: Chance::new(seed, 200 + id as u64),
+                after: None,
+            })
+            .collect();
         self.sim.client("listeners", async move {
             for listener in listeners {
                 tokio::spawn(listener.run());
+            }
+            for tenant in tenants {
+                tokio::spawn(tenant.run());
             }
             std::future::pending().await
         });
@@ -242,7 +267,7 @@ impl World<'_> {
         self.until(AFTERWARDS, false, |_| false)?;
         self.common.stop.store(true, Ordering::SeqCst);
         let stopped =
-            |world: &Self| world.common.clients_done.load(Ordering::SeqCst) == CLIENTS && world.tasks.is_done();
+            |world: &Self| world.common.clients_done.load(Ordering::SeqCst) == CLIENTS.len() && world.tasks.is_done();
         if !self.until(PATIENCE, false, stopped)? {
             return Err(format!("liveness: clients or operator still wait {PATIENCE:?} after all faults were mended"));
         }

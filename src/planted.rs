@@ -27,10 +27,12 @@ pub enum Bug {
     ConstantElectionTimes,
     /// A follower counts a heartbeat only when its disk is done with what came before.
     HeartbeatsWaitForDisk,
+    /// A command that is forwarded to the leader loses the scope of its caller.
+    ForwardWithoutScope,
 }
 
 impl Bug {
-    pub const ALL: [Bug; 10] = [
+    pub const ALL: [Bug; 11] = [
         Bug::SkipFsync,
         Bug::AnswerBeforeCommit,
         Bug::ReadWithoutBarrier,
@@ -41,6 +43,7 @@ impl Bug {
         Bug::AcceptTruncatedSnapshot,
         Bug::ConstantElectionTimes,
         Bug::HeartbeatsWaitForDisk,
+        Bug::ForwardWithoutScope,
     ];
 
     pub fn name(self) -> &'static str {
@@ -55,6 +58,7 @@ impl Bug {
             Bug::AcceptTruncatedSnapshot => "accept-truncated-snapshot",
             Bug::ConstantElectionTimes => "constant-election-times",
             Bug::HeartbeatsWaitForDisk => "heartbeats-wait-for-disk",
+            Bug::ForwardWithoutScope => "forward-without-scope",
         }
     }
 }

@@ -1,5 +1,5 @@
-//! The law of delivery: a subscriber receives events of the log and no others, in order and without a gap from where it
-//! began; one that was connected to the end receives everything. A live event is delivered as the log made it. A
+//! The law of delivery: a subscriber receives the events of the log that are within its scope and no others, in order and
+//! without a gap from where it began; one that was connected to the end receives everything. A live event is delivered as the log made it. A
 //! subscriber that resumes or lags gets events from the kept feed: completed with the state of some later entry, which
 //! must have been applied by then, and left out where that state holds something newer.
 
@@ -26,7 +26,7 @@ pub fn check(history: &History, replay: &Replay, versions: &Versions) -> Finding
     }
     for subscription in &history.subscriptions {
         let heard = heard.remove(&subscription.id).unwrap_or_default();
-        check_truth(&committed, &kept, &heard, &mut findings);
+        check_truth(&committed, &kept, subscription, &heard, &mut findings);
         check_order(&heard, &mut findings);
         check_gaps(history, &committed, &kept, subscription, &heard, &mut findings);
     }
@@ -62,7 +62,13 @@ fn check_sequence(committed: &BTreeMap<Place, &Event>, findings: &mut Findings) 
     }
 }
 
-fn check_truth(committed: &BTreeMap<Place, &Event>, kept: &Kept<'_>, heard: &[&Delivery], findings: &mut Findings) {
+fn check_truth(
+    committed: &BTreeMap<Place, &Event>,
+    kept: &Kept<'_>,
+    subscription: &Subscription,
+    heard: &[&Delivery],
+    findings: &mut Findings,
+) {
     for delivery in heard {
         let Place { index, ordinal } = delivery.place;
         let Some(event) = committed.get(&delivery.place) else {
@@ -74,10 +80,9 @@ fn check_truth(committed: &BTreeMap<Place, &Event>, kept: &Kept<'_>, heard: &[&D
             continue;
         };
         let by = kept.known(delivery.heard);
-        let same = is_delivered_as(event, delivery)
-            || kept
-                .forms(delivery.place, event, by)
-                .any(|form| form.is_some_and(|form| is_delivered_as(&form, delivery)));
+        let fits = |form: &Event| is_within(subscription, form) && is_delivered_as(form, delivery);
+        let same =
+            fits(event) || kept.forms(delivery.place, event, by).any(|form| form.is_some_and(|form| fits(&form)));
         findings.check(same, Some(delivery.heard), || {
             format!(
                 "event {index}.{ordinal} was delivered as {delivery:?}, but is {} {}",
@@ -86,6 +91,11 @@ fn check_truth(committed: &BTreeMap<Place, &Event>, kept: &Kept<'_>, heard: &[&D
             )
         });
     }
+}
+
+/// Whether the subscriber may see an event.
+fn is_within(subscription: &Subscription, event: &Event) -> bool {
+    subscription.scope.as_ref().is_none_or(|scope| scope.includes(event.metadata.as_ref()))
 }
 
 fn is_delivered_as(event: &Event, delivery: &Delivery) -> bool {
@@ -172,12 +182,14 @@ fn check_gaps(
     let last = if lived { committed.keys().next_back().copied() } else { heard.last().map(|delivery| delivery.place) };
     let (Some(first), Some(last)) = (first.min(promised.or(first)), last) else { return };
     let places: BTreeSet<Place> = heard.iter().map(|delivery| delivery.place).collect();
-    let expected = committed.iter().filter(|(place, _)| first < **place && **place <= last && !places.contains(place));
+    let expected = committed.iter().filter(|(place, event)| {
+        first < **place && **place <= last && !places.contains(place) && is_within(subscription, event)
+    });
     let left_out = |place: &Place, event: &Event| {
         // It would have been delivered before the next one.
         let next = heard.get(heard.partition_point(|delivery| delivery.place < *place));
         let by = next.map_or(u64::MAX, |next| kept.known(next.heard));
-        kept.forms(*place, event, by).any(|form| form.is_none())
+        kept.forms(*place, event, by).any(|form| form.is_none_or(|form| !is_within(subscription, &form)))
     };
     let missed: Vec<&Place> =
         expected.filter(|(place, event)| !left_out(place, event)).map(|(place, _)| place).collect();

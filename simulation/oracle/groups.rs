@@ -3,15 +3,18 @@
 //! Never: checks.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use session_manager::machine::Command;
+use session_manager::machine::scope::Scope;
 
 use super::replay::{Asked, CommandKey, Replay, asked};
 use crate::history::{History, Operation, Outcome};
 
-/// All operations with the same command, and the steps of the log that executed it.
+/// All operations with the same command under the same scope, and the steps of the log that executed it.
 pub struct Group<'a> {
     pub command: Command,
+    pub scope: Option<Arc<Scope>>,
     /// In the order of their calls.
     pub operations: Vec<&'a Operation>,
     /// Steps that took effect, in log order, as indexes of `Replay::steps`.
@@ -40,10 +43,11 @@ impl<'a> Groups<'a> {
         let mut groups: BTreeMap<CommandKey, Group> = BTreeMap::new();
         for operation in history.operations.iter().filter(|operation| operation.mutates()) {
             let (Asked::Mutation(command), _) = asked(operation) else { continue };
-            let key = CommandKey::of(&command);
+            let key = CommandKey::of(&command, operation.scope.as_ref());
             let effects = || replay.effects.get(&key).cloned().unwrap_or_default();
             let group = groups.entry(key.clone()).or_insert_with(|| Group {
                 command,
+                scope: operation.scope.clone(),
                 operations: Vec::new(),
                 effects: effects(),
             });

@@ -18,6 +18,7 @@ use session_manager::machine::change::{Change, WorkChange};
 use session_manager::machine::ids::{RequestId, SessionId};
 use session_manager::machine::long::{PendingFork, Steps};
 use session_manager::machine::refusal::Fault;
+use session_manager::machine::scope::Scope;
 use session_manager::machine::stamp::Stamp;
 use session_manager::machine::{Answer, Command, Outcome as Decided, Query, Stamped};
 use session_manager::requests::{Done, Function};
@@ -33,6 +34,9 @@ use crate::history::{History, Moment, Operation, Outcome};
 const SEARCH_MAX: Duration = Duration::from_secs(20);
 /// How long to look for the first answer that cannot be explained. After that a later one is named.
 const EXPLAIN_MAX: Duration = Duration::from_secs(10);
+
+/// Without a stamp there is no entry in the log, and a command without an effect does not depend on its stamp.
+const UNUSED_STAMP: Stamp = Stamp { at_ms: 0, seed: 1 };
 
 /// The answer that a client got.
 #[derive(Clone)]
@@ -60,6 +64,7 @@ enum Act {
     Mutate {
         function: &'static Function,
         command: Arc<Command>,
+        scope: Option<Arc<Scope>>,
         /// Equal commands cannot be distinguished: the first one that takes effect uses the first stamp.
         group: usize,
         stamps: Arc<[Stamps]>,
@@ -106,8 +111,15 @@ impl Model for Machine {
 
     fn step(session: &Session, call: &Call) -> (bool, Session) {
         match &call.act {
-            Act::Mutate { function, command, group, stamps } => {
-                mutate(session, &call.told, function, command, *group, stamps)
+            Act::Mutate { function, command, scope, group, stamps } => {
+                let unstamped = Stamped {
+                    stamp: UNUSED_STAMP,
+                    request_id: RequestId::NONE,
+                    is_retry: false,
+                    scope: scope.clone(),
+                    command: Command::clone(command),
+                };
+                mutate(session, &call.told, function, unstamped, *group, stamps)
             }
             Act::Ask { function, question } => {
                 let seen = match &call.told {
@@ -128,23 +140,16 @@ fn mutate(
     session: &Session,
     told: &Told,
     function: &'static Function,
-    command: &Command,
+    unstamped: Stamped,
     group: usize,
     stamps: &[Stamps],
 ) -> (bool, Session) {
     let refused = (false, session.clone());
     let taken = session.taken.get(&group).copied().unwrap_or(0);
     let stamp = stamps.get(taken);
-    let stamped = Stamped {
-        // Without a stamp there is no entry in the log, and a command without an effect does not depend on its stamp.
-        stamp: stamp.map_or(Stamp { at_ms: 0, seed: 1 }, |(stamp, _)| *stamp),
-        request_id: RequestId::NONE,
-        is_retry: false,
-        scope: None,
-        command: command.clone(),
-    };
+    let stamped = Stamped { stamp: stamp.map_or(UNUSED_STAMP, |(stamp, _)| *stamp), ..unstamped };
     let mut state = State::clone(&session.state);
-    let applied = match (command, stamp) {
+    let applied = match (&stamped.command, stamp) {
         (Command::Fork(fork), Some((_, Some(began)))) => in_steps(&mut state, fork, *began, &stamped),
         (_, _) => state.apply(&stamped),
     };
@@ -274,7 +279,8 @@ fn calls_of(
             Outcome::Unavailable(_) => continue,
         };
         let happened = steps.first().filter(|_| alone).and_then(|step| noticed.get(&step.index)).copied();
-        let act = Act::Mutate { function, command: command.clone(), group: number, stamps: stamps.clone() };
+        let (command, scope, stamps) = (command.clone(), group.scope.clone(), stamps.clone());
+        let act = Act::Mutate { function, command, scope, group: number, stamps };
         calls.push((session_id.clone(), placed(operation, act, told, happened)));
     }
     for step in &steps {

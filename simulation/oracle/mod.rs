@@ -17,6 +17,7 @@ mod progress;
 pub mod replay;
 mod rest;
 mod revisions;
+mod tenancy;
 mod time;
 mod versions;
 
@@ -71,6 +72,7 @@ pub fn check_all(history: &History) -> Vec<Broken> {
     let versions = Versions::of(&replay);
     [
         agreement::check(history, &replay),
+        tenancy::check(history, &replay, &versions),
         once::check(history, &replay),
         dedup::check(history, &replay),
         minted::check(history),

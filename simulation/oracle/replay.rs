@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::hash::{Hash, Hasher};
 use std::ops::ControlFlow;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use serde_json::Value;
@@ -18,6 +19,7 @@ use session_manager::machine::ids::{RequestId, SessionId};
 use session_manager::machine::json::Json;
 use session_manager::machine::long::PendingFork;
 use session_manager::machine::refusal::{Fault, Refusal};
+use session_manager::machine::scope::Scope;
 use session_manager::machine::stamp::Stamp;
 use session_manager::machine::view::View;
 use session_manager::machine::{self, Answer, Command, Outcome, Query, Stamped};
@@ -137,6 +139,8 @@ pub struct Step {
     pub freed: Option<SessionId>,
     pub request_id: RequestId,
     pub is_retry: bool,
+    /// The scope of its caller.
+    pub scope: Option<Arc<Scope>>,
     /// With its whole content. `None` for commands that no client sent: a patch that did not fit, and commands of the
     /// feed.
     pub command: Option<Command>,
@@ -166,19 +170,16 @@ impl Step {
     }
 }
 
-/// Identifies a command without its stamp: equal requests have equal keys.
+/// Identifies a command and the scope of its caller, without its stamp: equal requests of equal callers have equal keys.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct CommandKey(Bytes);
 
 impl CommandKey {
-    pub fn of(command: &Command) -> CommandKey {
+    pub fn of(command: &Command, scope: Option<&Arc<Scope>>) -> CommandKey {
         let stamp = Stamp { at_ms: 0, seed: 0 };
-        let request_id = RequestId::NONE;
-        CommandKey(
-            Order::new(Stamped { stamp, request_id, is_retry: false, scope: None, command: command.clone() })
-                .encoded()
-                .clone(),
-        )
+        let (scope, command) = (scope.cloned(), command.clone());
+        let stamped = Stamped { stamp, request_id: RequestId::NONE, is_retry: false, scope, command };
+        CommandKey(Order::new(stamped).encoded().clone())
     }
 }
 
@@ -211,7 +212,7 @@ impl Replay {
                 if step.effective
                     && let Some(command) = &step.command
                 {
-                    effects.entry(CommandKey::of(command)).or_default().push(steps.len());
+                    effects.entry(CommandKey::of(command, step.scope.as_ref())).or_default().push(steps.len());
                 }
                 steps.push(step);
             }
@@ -252,6 +253,7 @@ fn execute(state: &mut State, index: u64, stamped: &Stamped, changes: &mut Vec<C
         freed,
         request_id: stamped.request_id,
         is_retry: stamped.is_retry,
+        scope: stamped.scope.clone(),
         command,
         answer: outcome.answer,
         events: outcome.events,
@@ -319,17 +321,25 @@ fn in_full(state: &State, command: &Command) -> Result<Option<Command>, Fault> {
 pub enum Asked {
     Mutation(Command),
     Question(Query),
-    /// Refused without looking at the state.
+    /// Refused without looking at the state, because of the request or the caller.
     Malformed,
     /// About the node, not about the state.
     Operational,
 }
 
+/// The question of a caller with a scope is asked within the scope. A command has its scope beside it.
 pub fn asked(operation: &Operation) -> (Asked, &'static Function) {
     let function = find(operation.function, true).expect("the workload calls existing functions");
+    if operation.is_forbidden() {
+        return (Asked::Malformed, function);
+    }
+    let within = |query: Query| match &operation.scope {
+        Some(scope) => Query::Within { scope: scope.clone(), query: Box::new(query) },
+        None => query,
+    };
     let asked = match (function.decide)(&operation.request.to_string(), &LIMITS) {
         Ok(Decision::Propose(command) | Decision::ProposeOnce { command, .. }) => Asked::Mutation(command),
-        Ok(Decision::Ask(question)) => Asked::Question(question),
+        Ok(Decision::Ask(question)) => Asked::Question(within(question)),
         Ok(Decision::ConfigStatus | Decision::ReloadConfig | Decision::Introduce { .. }) => Asked::Operational,
         Err(_) => Asked::Malformed,
     };

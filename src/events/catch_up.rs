@@ -210,7 +210,10 @@ impl Feed {
             if !bound.wants(&committed.event, committed.position) {
                 continue;
             }
-            let notice = Notice { skipped: left_out, ..bound.notice() };
+            // The numbers start over when a session is made anew. Those of the one before, which may have belonged to
+            // somebody else, are not told.
+            let skipped = left_out.filter(|range| range.last < committed.event.seq);
+            let notice = Notice { skipped, ..bound.notice() };
             match self.hand_over(bound, committed, &mut envelope, notice) {
                 Handed::Full => return Some(Step::Blocked(bound.binding.to.room(&bound.binding))),
                 Handed::Taken => bound.take(committed.position),

@@ -451,6 +451,26 @@ async fn a_slow_subscriber_gets_replaced_updates_from_the_ring_and_is_told_what_
 }
 
 #[tokio::test]
+async fn what_was_left_out_of_a_deleted_session_is_not_told_with_an_event_of_a_new_one_with_the_same_id() {
+    for (seq, told) in [(10, json!({"first": 4, "last": 9})), (1, Value::Null)] {
+        let (world, slow) = (World::new(1), Arc::new(Seen::default()));
+        world.feed.bind(binding(&slow, "session::message-updated", None)).unwrap();
+        slow.stick(true);
+        let payload = Json::adopt("{\"n\":10}");
+        let (kind, role, metadata) = (EventKind::MessageUpdated, None, tenant());
+        let happened = Happened::Published { kind, role, payload: payload.clone() };
+        let event = Event { session_id: "s".into(), seq, happened, metadata: metadata.clone() };
+        world.kept.keep_as(at(10), seq, Recorded::Published { kind, role, payload, metadata });
+        let updates = (4..=9).map(|index| replaced_update(&world.kept, index));
+        world.feed.publish(updates.chain([Arc::new(Committed::new(at(10), event))]).collect());
+        world.feed.drain(usize::MAX);
+        slow.stick(false);
+        slow.gets([10]).await;
+        assert_eq!(locked(&slow.got)[0].2["session-manager"]["skipped"], told, "seq {seq}");
+    }
+}
+
+#[tokio::test]
 async fn a_subscriber_that_the_feed_no_longer_reaches_is_told_and_goes_on() {
     let (world, seen) = (World::new(1), Arc::new(Seen::default()));
     world.feed.bind(binding(&seen, "session::deleted", None)).unwrap();

@@ -171,16 +171,13 @@ impl LocalAdapter {
 impl Adapter for LocalAdapter {
     fn propose(&self, proposal: Proposal) -> BoxFuture<'_, Result<Answer, AdapterError>> {
         async move {
-            let deadline = proposal.deadline;
+            let (deadline, scope) = (proposal.deadline, proposal.scope.clone());
             let is_fork = matches!(proposal.command, Command::Fork(_));
             let first = self.execute(proposal).await;
             if !is_fork {
                 return first;
             }
-            carry_through(first, self.steps, deadline, |command, deadline| {
-                self.execute(Proposal::new(command, deadline))
-            })
-            .await
+            carry_through(first, self.steps, scope, deadline, |proposal| self.execute(proposal)).await
         }
         .boxed()
     }

@@ -12,6 +12,7 @@ use crate::events::stored::StoredFeed;
 use crate::machine::apply::long::{LongWork, due};
 use crate::machine::long::Steps;
 use crate::machine::refusal::Refusal;
+use crate::machine::scope::Scope;
 use crate::machine::{Answer, Command};
 use crate::mint::Mint;
 
@@ -21,13 +22,15 @@ const CHECK_EVERY: Duration = Duration::from_millis(500);
 const PAUSE_MAX: Duration = Duration::from_millis(50);
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Continues a fork until it is a session. `propose` executes one command. After the deadline the fork is given up, so
-/// that nothing of it is left. `first` is the answer to `session::fork` itself.
+/// Continues a fork until it is a session, under the scope of its caller: the source may leave the scope meanwhile.
+/// `propose` executes one command. After the deadline the fork is given up, so that nothing of it is left. `first` is the
+/// answer to `session::fork` itself.
 pub async fn carry_through<F: Future<Output = Result<Answer, AdapterError>>>(
     first: Result<Answer, AdapterError>,
     steps: Steps,
+    scope: Option<Arc<Scope>>,
     deadline: Instant,
-    propose: impl Fn(Command, Instant) -> F,
+    propose: impl Fn(Proposal) -> F,
 ) -> Result<Answer, AdapterError> {
     let mut answer = first;
     let mut begun = None;
@@ -36,7 +39,8 @@ pub async fn carry_through<F: Future<Output = Result<Answer, AdapterError>>>(
         begun = Some((source.clone(), fork.clone()));
         answer = match Instant::now() < deadline {
             true => {
-                propose(Command::Long(LongWork::ContinueFork { source, fork, records: steps.records }), deadline).await
+                let command = Command::Long(LongWork::ContinueFork { source, fork, records: steps.records });
+                propose(Proposal { scope: scope.clone(), ..Proposal::new(command, deadline) }).await
             }
             false => Err(AdapterError::Unavailable(
                 "the fork of a long session did not end before the deadline, so it is given up: raise call_timeout_ms"
@@ -48,7 +52,7 @@ pub async fn carry_through<F: Future<Output = Result<Answer, AdapterError>>>(
         && let Some((source, fork)) = begun
     {
         let give_up = Command::Long(LongWork::GiveUpFork { source, fork });
-        if let Err(error) = propose(give_up, Instant::now() + CALL_TIMEOUT).await {
+        if let Err(error) = propose(Proposal::new(give_up, Instant::now() + CALL_TIMEOUT)).await {
             tracing::debug!(%error, "a fork was not given up; the leader does so later");
         }
     }

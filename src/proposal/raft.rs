@@ -108,7 +108,8 @@ impl RaftAdapter {
             let leader = Leader::of(raft);
             let attempt = match &leader {
                 Some(leader) if leader.node != *raft.node_id() => {
-                    self.forwarder.attempt(leader.clone(), stamped.clone(), deadline).await
+                    let scope = stamped.scope.clone().filter(|_| !planted::has(Bug::ForwardWithoutScope));
+                    self.forwarder.attempt(leader.clone(), Stamped { scope, ..stamped.clone() }, deadline).await
                 }
                 Some(_) | None => self.leader_write.attempt(stamped.clone(), deadline).await,
             };
@@ -174,14 +175,14 @@ impl Adapter for RaftAdapter {
             let is_retry = request_id.is_some();
             let request_id = request_id.unwrap_or_else(|| self.request_id());
             let is_fork = matches!(command, Command::Fork(_));
-            let attempt = Stamped { stamp: NO_STAMP, request_id, is_retry, scope, command };
+            let attempt = Stamped { stamp: NO_STAMP, request_id, is_retry, scope: scope.clone(), command };
             let first = self.retry_on_leader(attempt, deadline.min(Instant::now() + TIMEOUT_MAX)).await;
             if !is_fork {
                 return first;
             }
-            carry_through(first, self.steps(), deadline, |command, deadline| {
+            carry_through(first, self.steps(), scope, deadline, |Proposal { command, scope, deadline, .. }| {
                 let request_id = self.request_id();
-                let attempt = Stamped { stamp: NO_STAMP, request_id, is_retry: false, scope: None, command };
+                let attempt = Stamped { stamp: NO_STAMP, request_id, is_retry: false, scope, command };
                 self.retry_on_leader(attempt, deadline.min(Instant::now() + TIMEOUT_MAX))
             })
             .await

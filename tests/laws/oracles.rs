@@ -1,8 +1,11 @@
 //! The oracles on histories that are built by hand: a correct one that satisfies all of them, and for each law at least
 //! one that breaks it. The tests are here because the simulation has its own runner.
 
+use std::sync::Arc;
+
 use serde_json::{Value, json};
 use session_manager::machine::ids::RequestId;
+use session_manager::machine::scope::Scope;
 use session_manager::machine::stamp::Stamp;
 use session_manager::machine::{Command, Stamped};
 use session_manager::replication::chain;
@@ -36,8 +39,16 @@ impl FakeRun {
             run.history.lives.push(Life { at, node, boot: 1, what: LifeEvent::Started });
         }
         let bound = run.moment();
-        let subscription = Subscription { id: 0, subscriber: 0, node: 1, after: None, bound, ended: None };
-        run.history.subscriptions.push(subscription);
+        let scopes = [None, Some(tenant("a"))];
+        run.history.subscriptions.extend((0..).zip(scopes).map(|(id, scope)| Subscription {
+            id,
+            subscriber: id,
+            scope,
+            node: 1,
+            after: None,
+            bound,
+            ended: None,
+        }));
         run.commit(Payload::Blank);
         run
     }
@@ -47,7 +58,7 @@ impl FakeRun {
         Moment { order: self.order, at_ms: self.order }
     }
 
-    /// Adds an entry to the log of every node, and delivers its events to the subscriber.
+    /// Adds an entry to the log of every node, and delivers its events to the subscribers that may see them.
     fn commit(&mut self, payload: Payload) -> Option<session_manager::machine::Outcome> {
         let index = self.history.log().len() as u64;
         let outcome = match &payload {
@@ -65,38 +76,50 @@ impl FakeRun {
             self.history.samples.push(Sample { node, boot: 1, at, applied: entry.id, state_hash: hash, contents });
         }
         for (ordinal, event) in (0..).zip(outcome.iter().flat_map(|outcome| &outcome.events)) {
-            let heard = self.moment();
-            self.history.deliveries.push(Delivery {
-                subscription: 0,
-                heard,
-                kind: event.kind().trigger_type().to_owned(),
-                session_id: event.session_id.as_str().to_owned(),
-                seq: event.seq,
-                place: Place { index, ordinal },
-                payload: event.payload().parse().unwrap(),
-            });
+            for subscription in 0..self.history.subscriptions.len() {
+                let scope = &self.history.subscriptions[subscription].scope;
+                if scope.as_ref().is_some_and(|scope| !scope.includes(event.metadata.as_ref())) {
+                    continue;
+                }
+                let heard = self.moment();
+                self.history.deliveries.push(Delivery {
+                    subscription,
+                    heard,
+                    kind: event.kind().trigger_type().to_owned(),
+                    session_id: event.session_id.as_str().to_owned(),
+                    seq: event.seq,
+                    skipped: None,
+                    place: Place { index, ordinal },
+                    payload: event.payload().parse().unwrap(),
+                });
+            }
         }
         outcome
     }
 
-    fn order(&self, command: Command, request: u128, repeated: bool) -> Payload {
+    fn order(&self, command: Command, scope: Option<Arc<Scope>>, request: u128) -> Payload {
         let at_ms = self.order as i64;
         let stamp = Stamp { at_ms, seed: u128::from(self.order) << 8 | 1 };
         let request_id = RequestId::new(at_ms, request);
-        Payload::Command(Order::new(Stamped { stamp, request_id, is_retry: repeated, scope: None, command }))
+        Payload::Command(Order::new(Stamped { stamp, request_id, is_retry: false, scope, command }))
     }
 
     /// A call with its correct answer. Returns its id.
     fn call(&mut self, function: &'static str, request: Value) -> usize {
+        self.call_within(None, function, request)
+    }
+
+    /// The same for a caller with a scope.
+    fn call_within(&mut self, scope: Option<Arc<Scope>>, function: &'static str, request: Value) -> usize {
         let (id, called) = (self.history.operations.len(), self.moment());
         let outcome = Outcome::Unknown(String::new());
         let (client, node) = (id % 4, NODES[id % 3]);
         let mut operation =
-            Operation { id, client, node, function, request, repeats: None, called, returned: None, outcome };
+            Operation { id, client, scope, node, function, request, repeats: None, called, returned: None, outcome };
         let (asked, function) = asked(&operation);
         let answer = match asked {
             Asked::Mutation(command) => {
-                let order = self.order(command, id as u128 + 1, false);
+                let order = self.order(command, operation.scope.clone(), id as u128 + 1);
                 self.commit(order).expect("a command").answer.map(Done::Answered)
             }
             Asked::Question(question) => self.state.ask(&question).unwrap().map(Done::Found),
@@ -160,11 +183,16 @@ impl FakeRun {
         for node in NODES {
             let id = self.call("session::store::list-entries", json!({"session_id": "s"}));
             self.operation(id).node = node;
+            self.call_within(Some(tenant("a")), "session::list", json!({}));
             let metas = self.call("session::store::list-metas", json!({}));
             self.operation(metas).node = node;
         }
         self.history
     }
+}
+
+fn tenant(owner: &str) -> Arc<Scope> {
+    Arc::new(Scope::new(json!({ "owner": owner })).unwrap())
 }
 
 fn message(words: &str) -> Value {
@@ -265,7 +293,7 @@ fn once_sees_a_write_that_was_executed_twice_or_although_it_was_refused() {
     let mut run = correct();
     let append = run.append("twice");
     let command = run.command_of(append);
-    let order = run.order(command, 77, false);
+    let order = run.order(command, None, 77);
     run.commit(order);
     assert_fails("once", &run.end());
 
@@ -454,14 +482,164 @@ fn delivery_accepts_a_subscriber_that_left_and_one_that_resumed() {
     history.subscriptions[0].ended = Some(at);
     assert_eq!(failing_oracles(&history), Vec::<&str>::new());
     let after = Some(history.deliveries[1].place);
-    let again = Subscription { id: 1, subscriber: 0, node: 2, after, bound: at, ended: Some(at) };
+    let again = Subscription { id: 2, subscriber: 0, scope: None, node: 2, after, bound: at, ended: Some(at) };
     history.subscriptions.push(again);
     let mut second = history.deliveries[2].clone();
-    second.subscription = 1;
+    second.subscription = 2;
     history.deliveries.push(second);
     assert_eq!(failing_oracles(&history), Vec::<&str>::new());
-    history.subscriptions[1].after = Some(history.deliveries[0].place);
+    history.subscriptions[2].after = Some(history.deliveries[0].place);
     assert_eq!(failing_oracles(&history), ["delivery"], "it must receive one more event than it did");
+}
+
+/// Two tenants, and a session that an unscoped client gives from one to the other.
+fn tenants() -> FakeRun {
+    let (a, b) = (Some(tenant("a")), Some(tenant("b")));
+    let mut run = correct();
+    for (scope, session_id, n) in [(&a, "of a", 1), (&b, "of b", 2), (&a, "moves", 3)] {
+        run.call_within(scope.clone(), "session::ensure", json!({"session_id": session_id}));
+        let message = message(&format!("client {n} write {n}"));
+        let append = json!({"session_id": session_id, "entry_id": format!("e{n}"), "message": message});
+        run.call_within(scope.clone(), "session::append", append);
+    }
+    // They probe each other, and the session of a client without a scope.
+    for (scope, session_id, entry_id) in [(&a, "of b", "e2"), (&b, "of a", "e1"), (&b, "moves", "e3"), (&a, "s", "e")] {
+        run.call_within(scope.clone(), "session::get", json!({"session_id": session_id}));
+        run.call_within(scope.clone(), "session::messages", json!({"session_id": session_id}));
+        let both = json!({"session_id": session_id, "entry_id": entry_id});
+        run.call_within(scope.clone(), "session::fork", both.clone());
+        run.call_within(scope.clone(), "session::get-message", both);
+        run.call_within(scope.clone(), "session::delete", json!({"session_id": session_id}));
+        run.call_within(scope.clone(), "session::ensure", json!({"session_id": session_id}));
+    }
+    let give = json!({"session_id": "moves", "metadata": {"owner": "b"}, "title": "client 4 write 4"});
+    run.call("session::set-meta", give);
+    run.call_within(b.clone(), "session::messages", json!({"session_id": "moves"}));
+    run.call_within(a.clone(), "session::messages", json!({"session_id": "moves"}));
+    run.call_within(a, "session::fork", json!({"session_id": "of a", "entry_id": "e1"}));
+    run.call_within(b, "session::list", json!({}));
+    run
+}
+
+/// A call of tenant a.
+fn by_a(run: &mut FakeRun, function: &'static str, request: Value) -> usize {
+    run.call_within(Some(tenant("a")), function, request)
+}
+
+#[test]
+fn tenants_that_probe_each_other_satisfy_every_oracle() {
+    assert_eq!(check_all(&tenants().end()), []);
+}
+
+#[test]
+fn tenancy_sees_an_answer_with_data_of_another_tenant() {
+    for (function, request) in [
+        ("session::messages", json!({"session_id": "of b"})),
+        ("session::get", json!({"session_id": "moves"})),
+        ("session::get-message", json!({"session_id": "of b", "entry_id": "e2"})),
+        ("session::list", json!({})),
+    ] {
+        let mut run = tenants();
+        let answer = run.call(function, request);
+        run.operation(answer).scope = Some(tenant("a"));
+        assert_fails("tenancy", &run.history);
+    }
+}
+
+#[test]
+fn tenancy_sees_a_text_that_was_replaced_before_the_session_came_into_the_scope() {
+    let mut run = tenants();
+    run.call("session::set-meta", json!({"session_id": "s", "title": "client 9 write 9"}));
+    run.call("session::delete", json!({"session_id": "s"}));
+    let ensured = by_a(&mut run, "session::ensure", json!({"session_id": "s"}));
+    run.answer(ensured)["title"] = json!("client 9 write 9 of an earlier session of this id");
+    assert_fails("tenancy", &run.history);
+}
+
+#[test]
+fn tenancy_sees_a_refusal_that_tells_that_the_session_exists() {
+    for (code, message) in [
+        ("session/entry_not_found", "no entry \"e9\" in session \"of b\""),
+        ("session/not_found", "session \"of b\" belongs to somebody else"),
+        ("session/invalid_request", "owner: this session belongs to another caller"),
+    ] {
+        let mut run = tenants();
+        let fork = by_a(&mut run, "session::fork", json!({"session_id": "of b", "entry_id": "e9"}));
+        run.operation(fork).outcome = Outcome::Refused { code: code.to_owned(), message: message.to_owned() };
+        assert_fails("tenancy", &run.history);
+    }
+    let mut run = tenants();
+    let delete = by_a(&mut run, "session::delete", json!({"session_id": "of b"}));
+    run.answer(delete)["deleted"] = json!(true);
+    assert_fails("tenancy", &run.history);
+    // A refusal may be about a session of the caller and still quote an id of another.
+    let mut run = tenants();
+    let append = json!({"session_id": "of a", "parent_id": "none", "message": message("x")});
+    let append = by_a(&mut run, "session::append", append);
+    let message = "parent_id: did you mean \"e2\"?".to_owned();
+    run.operation(append).outcome = Outcome::Refused { code: "session/parent_not_found".to_owned(), message };
+    assert_fails("tenancy", &run.history);
+}
+
+#[test]
+fn tenancy_sees_a_command_that_changes_what_is_outside_or_moves_it_there() {
+    // The log of a machine that lost the scope: it has the command of a, executed without it.
+    for (function, request) in [
+        ("session::set-status", json!({"session_id": "of b", "status": "done"})),
+        ("session::append", json!({"session_id": "of b", "message": message("x")})),
+        ("session::delete", json!({"session_id": "moves"})),
+    ] {
+        let mut run = tenants();
+        let call = run.call(function, request);
+        run.operation(call).scope = Some(tenant("a"));
+        assert_fails("tenancy", &run.history);
+    }
+}
+
+#[test]
+fn tenancy_sees_an_event_of_another_tenant_and_a_count_of_an_earlier_session() {
+    let mut run = tenants();
+    let foreign = run.history.deliveries.iter().find(|delivery| delivery.session_id == "of b").unwrap().clone();
+    run.history.deliveries.push(Delivery { subscription: 1, ..foreign });
+    assert_fails("tenancy", &run.history);
+
+    for (skipped, fails) in [((1, 1), false), ((1, 5), true)] {
+        let mut run = tenants();
+        let own = |delivery: &&mut Delivery| delivery.subscription == 1 && delivery.seq == 2;
+        run.history.deliveries.iter_mut().find(own).unwrap().skipped = Some(skipped);
+        assert_eq!(failing_oracles(&run.history).contains(&"tenancy"), fails, "{skipped:?}");
+    }
+}
+
+#[test]
+fn tenancy_sees_a_raw_store_that_is_open_and_a_list_that_is_not_complete() {
+    let mut run = tenants();
+    let raw = run.call("session::store::get-meta", json!({"session_id": "of a"}));
+    run.operation(raw).scope = Some(tenant("a"));
+    assert_fails("tenancy", &run.history);
+    let outcome = Outcome::Refused { code: "forbidden".to_owned(), message: "a has no raw store".to_owned() };
+    run.operation(raw).outcome = outcome;
+    assert_eq!(check_all(&run.history), []);
+
+    let mut history = tenants().end();
+    let list = history.operations.iter_mut().rfind(|operation| operation.function == "session::list").unwrap();
+    let Outcome::Answered(answer) = &mut list.outcome else { panic!() };
+    answer["sessions"].as_array_mut().unwrap().pop();
+    assert_fails("tenancy", &history);
+}
+
+#[test]
+fn delivery_sees_an_event_that_a_tenant_missed() {
+    let own = |delivery: &Delivery| delivery.subscription == 1;
+    let count = tenants().end().deliveries.iter().filter(|delivery| own(delivery)).count();
+    // One in the middle, which others follow, and the last one.
+    for missed in [1, count - 1] {
+        let mut history = tenants().end();
+        let places = (0..).zip(&history.deliveries).filter(|(_, delivery)| own(delivery)).map(|(at, _)| at);
+        let missed = places.collect::<Vec<usize>>()[missed];
+        history.deliveries.remove(missed);
+        assert_eq!(failing_oracles(&history), ["delivery"]);
+    }
 }
 
 #[test]

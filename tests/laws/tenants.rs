@@ -6,11 +6,14 @@ use std::sync::Arc;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 use session_manager::events::filter::{Filter, Kinds};
+use session_manager::machine::apply::fork::ForkSession;
+use session_manager::machine::apply::long::LongWork;
+use session_manager::machine::apply::set_meta::SetMeta;
 use session_manager::machine::event::Event;
 use session_manager::machine::json::Object;
 use session_manager::machine::refusal::Refusal;
 use session_manager::machine::scope::Scope;
-use session_manager::machine::{Query, Stamped};
+use session_manager::machine::{Answer, Command, Query, Stamped};
 use session_manager::requests::{self, Decision, Done, Limits};
 use session_manager::storage::state::memory::MemoryStore;
 
@@ -221,4 +224,39 @@ fn an_id_of_another_tenant_is_not_found_by_any_function() {
     assert!(refused.unwrap_err().starts_with("session/invalid_request: metadata.owner: "));
     let (kept, _) = call(&mut world, 5, "session::set-meta", &json!({ "session_id": "s", "metadata": {} }), &b);
     assert!(kept.unwrap().contains(r#""owner":"b""#), "replacing the metadata keeps the scope");
+}
+
+#[test]
+fn a_long_fork_ends_when_its_source_leaves_the_scope() {
+    let (a, b) = (tenant("a"), tenant("b"));
+    let fork = || ForkSession { session_id: "s".into(), entry_id: "e2".into(), title: None };
+    for moved_to in [&a, &b] {
+        let mut world = Run::new(Arc::new(MemoryStore::new()));
+        call(&mut world, 1, "session::ensure", &json!({ "session_id": "s" }), &a).0.unwrap();
+        for n in 0..3 {
+            let message = json!({ "role": "user", "timestamp": 1, "content": [] });
+            let append = json!({ "session_id": "s", "entry_id": format!("e{n}"), "message": message });
+            call(&mut world, 2 + n, "session::append", &append, &a).0.unwrap();
+        }
+        let under_a = |n: u64, work: LongWork| Stamped {
+            scope: Some(a.clone()),
+            ..stamped(n, n as i64 * 10, Command::Long(work))
+        };
+        let begun = world.apply(&under_a(5, LongWork::BeginFork(fork()))).answer;
+        let Ok(Answer::ForkBegun { source, fork }) = begun else { panic!("{begun:?}") };
+        let metadata = Some(moved_to.fields().clone());
+        let title = Some("a secret of b".to_owned());
+        let moves = SetMeta { session_id: "s".into(), title, description: None, metadata };
+        world.apply(&stamped(6, 60, Command::SetMeta(moves))).answer.unwrap();
+        let go_on = |n| under_a(n, LongWork::ContinueFork { source: source.clone(), fork: fork.clone(), records: 2 });
+        let (first, last) = (world.apply(&go_on(7)).answer, world.apply(&go_on(8)).answer);
+        if moved_to == &a {
+            assert!(matches!(first, Ok(Answer::ForkBegun { .. })), "{first:?}");
+            assert!(matches!(last, Ok(Answer::Forked { .. })), "{last:?}");
+            assert!(matches!(world.apply(&go_on(9)).answer, Ok(Answer::Forked { .. })), "a retry gets the same");
+        } else {
+            assert_eq!(first, Err(Refusal::SessionUnknown("s".into())));
+            assert_eq!(last, first);
+        }
+    }
 }

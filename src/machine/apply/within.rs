@@ -56,20 +56,38 @@ pub fn apply(view: &dyn View, stamp: &Stamp, scope: &Scope, command: &Command) -
         | Command::UpdateMessage(_)
         | Command::SetActiveLeaf(_)
         | Command::Long(LongWork::Delete(_) | LongWork::BeginFork(_)) => command,
+        Command::Long(LongWork::ContinueFork { source, fork, .. }) => {
+            return go_on(view, stamp, scope, source, fork, command);
+        }
         // The doors refuse these calls, and nodes propose the rest of long work without a scope. A log that has one
         // anyway is answered the same on every replica.
         Command::Store(_)
         | Command::Feed(_)
-        | Command::Long(
-            LongWork::DeleteEntries(_)
-            | LongWork::Free { .. }
-            | LongWork::ContinueFork { .. }
-            | LongWork::GiveUpFork { .. },
-        ) => {
+        | Command::Long(LongWork::DeleteEntries(_) | LongWork::Free { .. } | LongWork::GiveUpFork { .. }) => {
             return Err(Refusal::RequestInvalid("a caller with a scope has no raw store".to_owned()).into());
         }
     };
     decide(&ScopedView::new(view, scope), stamp, command)
+}
+
+/// A fork takes many commands, and its source may leave the scope between two of them. The copies are not a session yet,
+/// so the scope would hide them: the check is made first.
+fn go_on(
+    view: &dyn View,
+    stamp: &Stamp,
+    scope: &Scope,
+    source: &SessionId,
+    fork: &SessionId,
+    command: &Command,
+) -> Result<Outcome, Failure> {
+    let scoped = ScopedView::new(view, scope);
+    let left = |session_id: &SessionId| {
+        Ok::<_, Failure>(view.meta(session_id)?.is_some() && scoped.meta(session_id)?.is_none())
+    };
+    if left(source)? || left(fork)? {
+        return Err(Refusal::SessionUnknown(source.clone()).into());
+    }
+    decide(view, stamp, command)
 }
 
 /// A session that is created under an id of the caller's choice must not exist outside the scope, nor leave entries

@@ -67,7 +67,7 @@ impl Caller {
             Ok(connection) => connection,
             Err(why) => return Outcome::Unavailable(format!("{node}: {why}")),
         };
-        let (outcome, reusable) = http_call::call(connection, function, body, self.call_max).await;
+        let (outcome, reusable) = http_call::call(connection, None, function, body, self.call_max).await;
         self.open = reusable.map(|connection| (node, connection));
         outcome
     }
