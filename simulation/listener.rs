@@ -156,7 +156,7 @@ impl Listener {
 }
 
 /// The request that opens a connection to the bus, with the token of the caller.
-pub fn bus_request(tenant: Tenant) -> Request<()> {
+pub fn bus_request(tenant: Tenant) -> Request {
     let mut request = "ws://localhost/".into_client_request().expect("a valid URL");
     let bearer = HeaderValue::from_str(&format!("Bearer {}", tenant.token())).expect("a token is a valid header");
     request.headers_mut().insert(AUTHORIZATION, bearer);

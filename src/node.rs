@@ -233,6 +233,18 @@ impl Node {
         self.core.running().as_ref().map_or(self.address, |running| running.door.address)
     }
 
+    /// The URL for clients: the advertised one, or the address of the port.
+    pub fn client_url(&self) -> Option<String> {
+        let running = self.core.running();
+        let running = running.as_ref()?;
+        Some(report::client_url(&running.config, running.door.address)).filter(|url| !url.is_empty())
+    }
+
+    /// Whether clients need credentials.
+    pub fn needs_credentials(&self) -> bool {
+        self.core.needs_credentials()
+    }
+
     /// The adapter's name in the configuration.
     pub fn adapter(&self) -> &'static str {
         self.core.running().as_ref().map_or("none", |running| running.config.adapter.name())

@@ -351,7 +351,7 @@ fn announce(node: &Node, args: &ServeArgs) -> Result<(), CliError> {
     let data_dir = node.data_dir().map_or_else(|| "at the main".to_owned(), |data_dir| absolute(&data_dir));
     tracing::info!(%address, data_dir, adapter = node.adapter(), version = env!("CARGO_PKG_VERSION"), "listening");
     if args.log_format == LogFormat::Text {
-        print_welcome(address, &data_dir, node.adapter());
+        print_welcome(node, address, &data_dir);
     }
     if let Some(peers) = node.peer_addr() {
         tracing::info!(address = %peers, "listening for peers");
@@ -386,11 +386,18 @@ impl ServeArgs {
 }
 
 /// What a first-time user needs to know.
-fn print_welcome(address: SocketAddr, data_dir: &str, adapter: &str) {
+fn print_welcome(node: &Node, address: SocketAddr, data_dir: &str) {
+    let url = node.client_url().unwrap_or_else(|| format!("ws://{address}"));
+    let token = if node.needs_credentials() { "-H \"Authorization: Bearer $TOKEN\" " } else { "" };
     eprintln!("session-manager {} listens on {address}", env!("CARGO_PKG_VERSION"));
-    eprintln!("  data   {data_dir} ({adapter} adapter)");
-    eprintln!("  curl   curl -d '{{\"title\": \"Hello\"}}' http://{address}/v1/call/session::create");
-    eprintln!("  SDK    registerWorker('ws://{address}') in Node, register_worker in Python and Rust");
+    eprintln!("  data   {data_dir} ({} adapter)", node.adapter());
+    eprintln!("  curl   curl {token}-d '{{\"title\": \"Hello\"}}' {}/v1/call/session::create", for_http(&url));
+    eprintln!("  SDK    registerWorker('{url}') in Node, register_worker in Python and Rust");
+}
+
+/// `http` for `ws`, `https` for `wss`.
+fn for_http(url: &str) -> String {
+    url.strip_prefix("ws").map_or_else(|| url.to_owned(), |rest| format!("http{rest}"))
 }
 
 fn absolute(path: &Path) -> String {

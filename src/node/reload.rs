@@ -91,6 +91,10 @@ pub struct Running {
 }
 
 impl Core {
+    pub fn needs_credentials(&self) -> bool {
+        self.origin.entry.credentials.are_needed()
+    }
+
     pub fn new(
         calls: Arc<Calls>,
         gate: Arc<Gate>,

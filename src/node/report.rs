@@ -57,7 +57,7 @@ impl Report {
 }
 
 /// What is configured, or else the address that the port listens on. Empty if that is every address of the machine.
-fn client_url(config: &Config, door: SocketAddr) -> String {
+pub fn client_url(config: &Config, door: SocketAddr) -> String {
     match &config.advertise {
         Some(url) => url.clone(),
         None if door.ip().is_unspecified() => String::new(),

@@ -8,7 +8,7 @@ use std::time::Duration;
 use openraft::async_runtime::WatchReceiver;
 use tracing::{info, warn};
 
-use super::membership::InterruptedChange;
+use super::membership::{InterruptedChange, MembershipChanges};
 use super::replica::Raft;
 use super::state_machine::off_runtime;
 use crate::storage::log::Log;
@@ -61,7 +61,7 @@ impl Cadence {
 }
 
 /// Builds a snapshot whenever one is due, purges the log behind it, and verifies it from time to time.
-pub async fn run(raft: Raft, log: Log, snapshots: Arc<Snapshots>, cadence: Cadence) {
+pub async fn run(raft: Raft, changes: Arc<MembershipChanges>, log: Log, snapshots: Arc<Snapshots>, cadence: Cadence) {
     let mut scrub = tokio::time::interval(SCRUB_EVERY);
     let mut change = InterruptedChange::default();
     loop {
@@ -74,7 +74,7 @@ pub async fn run(raft: Raft, log: Log, snapshots: Arc<Snapshots>, cadence: Caden
                 }
             }
         }
-        change.finish(&raft).await;
+        change.finish(&changes).await;
         if !step(&raft, &log, &snapshots, &cadence).await {
             return;
         }

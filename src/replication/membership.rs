@@ -7,6 +7,7 @@ use std::time::Duration;
 use openraft::async_runtime::WatchReceiver;
 use openraft::errors::{ClientWriteError, RaftError};
 use openraft::{ChangeMembers, Instant as _};
+use tokio::sync::Mutex;
 use tokio::time::timeout;
 use tonic::Status;
 use tracing::{info, warn};
@@ -35,15 +36,20 @@ const TRANSFER_TIMEOUT: Duration = Duration::from_secs(5);
 const TRANSFER_RETRY: Duration = Duration::from_millis(100);
 
 /// Changes the membership. Only the leader can.
-#[derive(Clone)]
 pub struct MembershipChanges {
     pub raft: Raft,
     pub peers: Peers,
+    /// Held during a change: they happen one after the other.
+    changing: Mutex<()>,
 }
 
 type Metrics = openraft::RaftMetrics<Types>;
 
 impl MembershipChanges {
+    pub fn new(raft: Raft, peers: Peers) -> MembershipChanges {
+        MembershipChanges { raft, peers, changing: Mutex::default() }
+    }
+
     pub fn metrics(&self) -> Metrics {
         self.raft.metrics().borrow_watched().clone()
     }
@@ -222,6 +228,7 @@ impl MembershipChanges {
     }
 
     async fn change(&self, change: ChangeMembers<u64, Peer>, retain: bool) -> Result<(), Status> {
+        let _changing = self.changing.lock().await;
         match timeout(CHANGE_TIMEOUT, self.raft.change_membership(change, retain)).await {
             Ok(Ok(done)) => {
                 // The next status of this node must show the change, unless it is no longer the leader.
@@ -257,10 +264,13 @@ pub struct InterruptedChange {
 }
 
 impl InterruptedChange {
-    /// Called from time to time. A change that is still unfinished at the second call has lost its leader, or its leader
-    /// writes the same entry.
-    pub async fn finish(&mut self, raft: &Raft) {
-        let metrics = raft.metrics().borrow_watched().clone();
+    /// Called from time to time. A change that is unfinished at two calls in a row, although this node makes none, has
+    /// lost its leader.
+    pub async fn finish(&mut self, changes: &MembershipChanges) {
+        // Otherwise the change that this node makes right now would find its own second entry written by another hand.
+        let Ok(_changing) = changes.changing.try_lock() else { return self.joint_since = None };
+        let raft = &changes.raft;
+        let metrics = changes.metrics();
         let change = metrics.membership_config.membership().get_joint_config().clone();
         let leads = metrics.state.is_leader();
         let at = (*metrics.membership_config.log_id()).filter(|_| leads && change.len() > 1);

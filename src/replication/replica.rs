@@ -316,7 +316,9 @@ impl Replica {
         let replica = {
             let _consensus = threads.consensus().enter();
             let failure = watch_for_failure(&raft);
-            let keeping = housekeeping::run(raft.clone(), log.clone(), snapshots.clone(), settings.cadence());
+            let membership = Arc::new(MembershipChanges::new(raft.clone(), peers.clone()));
+            let (log_files, kept) = (log.clone(), snapshots.clone());
+            let keeping = housekeeping::run(raft.clone(), membership.clone(), log_files, kept, settings.cadence());
             let elections = Elections { raft: raft.clone(), node: settings.node_id, times, signs, log: log.clone() };
             let describe = settings.describe.clone();
             let client_urls = ClientUrls::new(raft.clone(), peers.clone(), describe.clone());
@@ -326,7 +328,7 @@ impl Replica {
                 describe,
                 _housekeeping: AbortOnDropHandle::new(tokio::spawn(keeping)),
                 _elections: AbortOnDropHandle::new(tokio::spawn(elections.run())),
-                membership: Arc::new(MembershipChanges { raft: raft.clone(), peers: peers.clone() }),
+                membership,
                 read_index: Arc::new(ReadIndex::new(raft.clone(), peers)),
                 peer: Peer { address, instance: data_dir.identity().instance },
                 threads: threads.clone(),
