@@ -12,7 +12,26 @@ pub fn sync_dir(dir: &Path) -> io::Result<()> {
     if cfg!(windows) {
         return Ok(());
     }
-    File::open(dir)?.sync_all()
+    File::open(dir)?.sync_all()?;
+    #[cfg(test)]
+    synced::SEEN.with_borrow_mut(|seen| seen.push(dir.to_owned()));
+    Ok(())
+}
+
+/// For tests: the directories that this thread has synced.
+#[cfg(test)]
+pub mod synced {
+    use super::PathBuf;
+    use std::cell::RefCell;
+
+    thread_local! {
+        pub static SEEN: RefCell<Vec<PathBuf>> = const { RefCell::new(Vec::new()) };
+    }
+
+    /// What was synced since the last look.
+    pub fn take() -> Vec<PathBuf> {
+        SEEN.take()
+    }
 }
 
 /// Creates a directory and those above it that do not exist, durably.

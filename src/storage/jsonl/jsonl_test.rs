@@ -111,6 +111,24 @@ fn the_lines_we_write_stay_as_they_are() {
 }
 
 #[test]
+#[cfg(not(windows))]
+fn the_name_of_every_directory_that_it_creates_is_durable_before_anything_is_written() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::create_dir(dir.path().join("there")).unwrap();
+    let sessions = dir.path().join("there/new/newer/sessions");
+    files::synced::take();
+    let (mut opened, _) = open(&sessions);
+    // A name is durable once the directory that holds it is synced. The one above `there` has no new name.
+    let mut synced = files::synced::take();
+    synced.sort();
+    assert_eq!(synced, ["there", "there/new", "there/new/newer"].map(|above| dir.path().join(above)));
+    // The files in it have names too.
+    opened.write(&[meta("s")]).unwrap();
+    opened.sync().unwrap();
+    assert_eq!(files::synced::take(), [sessions]);
+}
+
+#[test]
 fn the_last_line_of_a_kind_wins() {
     let dir = tempfile::tempdir().unwrap();
     let renamed = META.replace("\"T\"", "\"U\"");
