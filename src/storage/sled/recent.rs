@@ -68,6 +68,8 @@ pub struct Head {
     home: Option<Home>,
     /// The encoded size of the record.
     meta_bytes: usize,
+    /// Its size is part of `Recent::bytes`.
+    counted: bool,
     /// `None` if the layers of keys hold the same.
     changed: Option<Pending>,
 }
@@ -168,7 +170,11 @@ impl Recent {
     /// Takes plain changes. Returns the keys that go to the layer at once.
     pub fn take(&mut self, prepared: Prepared, changes: &Encoded<'_>, checkpoint: Bytes) -> Changed {
         let Prepared { heads, feed_edge, mut keys } = prepared;
-        self.heads.extend(heads);
+        for (session_id, mut head) in heads {
+            // Also if nothing of it changes: a raw entry is written to a session whose record stays as it is.
+            head.count(&mut self.bytes);
+            self.heads.insert(session_id, head);
+        }
         self.feed_edge = self.feed_edge.or(feed_edge);
         for (change, values) in changes.iter() {
             match change {
@@ -244,6 +250,7 @@ impl Recent {
         let keep = self.heads.len() <= HEADS_KEPT_MAX;
         self.heads.retain(|session_id, head| {
             let keep = keep && head.meta_bytes <= KEPT_META_BYTES_MAX;
+            head.counted = false;
             let Some(pending) = head.changed.take() else { return keep };
             if let Some(value) = pending.meta_value {
                 list::reindex(&mut keys, pending.indexed.as_ref(), head.meta.as_ref());
@@ -353,16 +360,27 @@ impl Head {
             leaf: records.leaf(session_id)?,
             seq: (seq > 0).then_some(seq),
             home: records.home(session_id)?,
+            counted: false,
             changed: None,
         })
     }
 
-    /// What its keys need. Adds to `bytes` if this is the first change since the last seal.
+    /// Adds its size to `bytes`, once between two seals.
+    fn count(&mut self, bytes: &mut usize) {
+        if !std::mem::replace(&mut self.counted, true) {
+            *bytes += HEAD_BYTES + META_FACTOR * self.meta_bytes;
+        }
+    }
+
+    /// What its keys need.
     fn pending(&mut self, bytes: &mut usize) -> &mut Pending {
-        let (indexed, meta_bytes) = (&self.meta, self.meta_bytes);
-        self.changed.get_or_insert_with(|| {
-            *bytes += HEAD_BYTES + META_FACTOR * meta_bytes;
-            Pending { indexed: indexed.clone(), meta_value: None, leaf: false, seq: false }
+        self.count(bytes);
+        let indexed = &self.meta;
+        self.changed.get_or_insert_with(|| Pending {
+            indexed: indexed.clone(),
+            meta_value: None,
+            leaf: false,
+            seq: false,
         })
     }
 

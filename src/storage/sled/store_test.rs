@@ -404,6 +404,40 @@ fn a_commit_waits_for_a_slow_flush_however_long_it_takes() {
 }
 
 #[test]
+fn a_raw_entry_counts_the_record_of_its_session_that_it_loads() {
+    const SESSIONS: u8 = 100;
+    let dir = tempfile::tempdir().unwrap();
+    let store = SledStore::open(dir.path()).unwrap();
+    let large = |session: u8| match meta(session, 1) {
+        Change::Session(session_id, SessionChange::PutMeta(meta)) => {
+            let metadata = json!({"text": "x".repeat(4 << 10)}).as_object().cloned();
+            Change::Session(session_id, SessionChange::PutMeta(SessionMeta { metadata, ..meta }))
+        }
+        other => other,
+    };
+    let records: Vec<_> = (0..SESSIONS).map(large).chain([Change::Clock(1)]).collect();
+    store.commit(&records, checkpoint("1")).unwrap();
+    flush_now(&store);
+
+    // The flusher must not seal what is counted here.
+    let stalled = store.shared.turn();
+    for session in 0..SESSIONS {
+        store.commit(&[entry(session, 1, "tiny")], checkpoint("2")).unwrap();
+    }
+    let counted = store.shared.control().active_bytes;
+    assert!(counted > usize::from(SESSIONS) * (4 << 10), "{counted} bytes for {SESSIONS} records of 4 KiB");
+    // Counted once: the same sessions again add their entries only.
+    for session in 0..SESSIONS {
+        store.commit(&[entry(session, 2, "tiny")], checkpoint("3")).unwrap();
+    }
+    let again = store.shared.control().active_bytes - counted;
+    assert!(again < usize::from(SESSIONS) * 1024, "{again} bytes for {SESSIONS} tiny entries");
+    drop(stalled);
+    flush_now(&store);
+    assert_eq!(store.shared.control().active_bytes, 0);
+}
+
+#[test]
 fn keys_a_freeze_has_passed_are_not_kept_for_it() {
     let dir = tempfile::tempdir().unwrap();
     let store = SledStore::open_within(dir.path(), tight()).unwrap();
