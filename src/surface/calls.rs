@@ -220,7 +220,10 @@ impl Service for Calls {
             }
             let (body, deadline) = (call.body.as_str(), call.deadline);
             let terms = sidecar::read(call.metadata.as_deref())?;
-            let decision = (function.decide)(body, &runtime.limits)?;
+            let decide = |body: &str| (function.decide)(body, &runtime.limits);
+            let decision = self.turns.read_body(body, deadline, decide).await.map_err(|NoTurn| {
+                CallError::Unavailable("too many large calls are in progress: send it again later".to_owned())
+            })??;
             if call.caller.identity.scope.is_some() && !runtime.authoritative {
                 let why = "this node is a bridge, and its main decides about scopes: connect to the main itself";
                 return Err(CallError::Forbidden(why.to_owned()));

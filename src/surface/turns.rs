@@ -1,6 +1,6 @@
-//! Owns: the turns of expensive reads. A read of a session that was expensive lately waits for the others of its kind, so
-//! a thousand of them at once delay other calls by one of them and not by all.
-//! Never: what a read asks for.
+//! Owns: the turns of expensive calls. A read of a session that was expensive lately waits for the others of its kind, and
+//! so does a call with a large body, so a thousand of them at once delay other calls by one of them and not by all.
+//! Never: what a call asks for.
 
 use std::collections::BTreeSet;
 use std::pin::Pin;
@@ -8,6 +8,7 @@ use std::sync::Mutex;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
+use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::sync::{Semaphore, SemaphorePermit};
 
 use super::locked;
@@ -17,12 +18,17 @@ use crate::machine::ids::SessionId;
 /// A read that computes longer is expensive. A page of a hundred short messages takes a tenth of it.
 const EXPENSIVE: Duration = Duration::from_millis(4);
 
+/// A body that is longer takes milliseconds to read.
+const LARGE_BODY_BYTES: usize = 256 << 10;
+
 /// Sessions that are remembered. Past it, all are forgotten: each is found again by its next expensive read.
 const SESSIONS_MAX: usize = 1024;
 
 #[derive(Debug)]
 pub struct Turns {
     turn: Semaphore,
+    /// Bodies have turns of their own: no read waits for them.
+    body_turn: Semaphore,
     expensive: Mutex<BTreeSet<SessionId>>,
 }
 
@@ -39,7 +45,18 @@ pub struct NoTurn;
 
 impl Turns {
     pub fn new(at_once: usize) -> Turns {
-        Turns { turn: Semaphore::new(at_once.max(1)), expensive: Mutex::default() }
+        let turns = || Semaphore::new(at_once.max(1));
+        Turns { turn: turns(), body_turn: turns(), expensive: Mutex::default() }
+    }
+
+    /// Reads a body. A large one waits for its turn, and other calls go on while it is read.
+    pub async fn read_body<R>(&self, body: &str, deadline: Instant, read: impl FnOnce(&str) -> R) -> Result<R, NoTurn> {
+        if body.len() <= LARGE_BODY_BYTES {
+            return Ok(read(body));
+        }
+        let turn = tokio::time::timeout_at(deadline.into(), self.body_turn.acquire()).await;
+        let _turn = turn.map_err(|_| NoTurn)?;
+        Ok(aside(|| read(body)))
     }
 
     /// Waits for the turn of a read that is probably expensive. Others need none.
@@ -69,6 +86,14 @@ impl Turns {
             }
             expensive.insert(session.clone());
         }
+    }
+}
+
+/// Computes without keeping the other tasks of a runtime's worker thread waiting.
+fn aside<R>(compute: impl FnOnce() -> R) -> R {
+    match Handle::try_current().map(|runtime| runtime.runtime_flavor()) {
+        Ok(RuntimeFlavor::MultiThread) => tokio::task::block_in_place(compute),
+        Ok(_) | Err(_) => compute(),
     }
 }
 
@@ -135,6 +160,36 @@ mod tests {
         assert!(turns.wait(Some(&large), soon()).await.unwrap().is_some());
         turns.note(Some(&large), Duration::ZERO);
         assert!(turns.wait(Some(&large), soon()).await.unwrap().is_none(), "it is cheap again");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn large_bodies_take_turns_and_small_ones_and_reads_need_none() {
+        let (turns, large) = (Turns::new(1), "x".repeat(LARGE_BODY_BYTES + 1));
+        let soon = || Instant::now() + Duration::from_secs(1);
+        assert_eq!(turns.read_body(&large, soon(), str::len).await, Ok(LARGE_BODY_BYTES + 1));
+        let turn = turns.body_turn.acquire().await.unwrap();
+        assert_eq!(turns.read_body(&large, soon(), str::len).await, Err(NoTurn));
+        assert_eq!(turns.read_body("{}", soon(), str::len).await, Ok(2));
+        turns.note(Some(&SessionId::from("large")), EXPENSIVE);
+        assert!(turns.wait(Some(&SessionId::from("large")), soon()).await.unwrap().is_some());
+        drop(turn);
+        assert_eq!(turns.read_body(&large, soon(), str::len).await, Ok(LARGE_BODY_BYTES + 1));
+    }
+
+    /// One worker, as a node on two cores has.
+    #[test]
+    fn other_calls_are_served_while_a_large_body_is_read() {
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        let (turns, large) = (std::sync::Arc::new(Turns::new(1)), "x".repeat(LARGE_BODY_BYTES + 1));
+        let (served, is_served) = std::sync::mpsc::channel();
+        let reading = runtime.spawn(async move {
+            let other = tokio::spawn(async move { served.send(()).unwrap() });
+            let until_served = move |_: &str| is_served.recv_timeout(Duration::from_secs(20)).is_ok();
+            let read = turns.read_body(&large, Instant::now() + Duration::from_secs(60), until_served).await;
+            other.await.unwrap();
+            read
+        });
+        assert_eq!(runtime.block_on(reading).unwrap(), Ok(true));
     }
 
     #[test]
