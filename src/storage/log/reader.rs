@@ -50,7 +50,11 @@ impl Log {
                 if next >= end {
                     return Ok(entries);
                 }
-                find(&state.segments, next, end)
+                // The newest entries may be in no file yet. They are in the cache, so a file is read only up to them.
+                match end.min(state.written) {
+                    written if next < written => find(&state.segments, next, written),
+                    _in_no_file => None,
+                }
             };
             let Some(range) = range else { return missing(&self.shared, entries, next) };
             let read = match read_range(&*self.disk, &range) {
@@ -140,4 +144,42 @@ fn read_range(disk: &dyn Disk, range: &FileRange) -> Result<Vec<Entry>, LogError
         return Err(LogError::Damaged { file: range.path.clone(), offset: range.offset, why });
     }
     Ok(entries)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::storage::disk::RealDisk;
+    use crate::storage::log::Limits;
+    use crate::storage::log::record::{LogId, Payload};
+
+    fn entry(index: u64) -> Entry {
+        Entry { id: LogId::new(1, 1, index), payload: Payload::Blank }
+    }
+
+    #[tokio::test]
+    async fn entries_in_a_file_and_entries_in_no_file_yet_are_read_together() {
+        let dir = tempfile::tempdir().unwrap();
+        // Every entry that is in a file is evicted at once.
+        let limits = Limits { cache_bytes: 0, ..Limits::default() };
+        let (log, writer) = Log::open(Arc::new(RealDisk), dir.path(), 0, limits).unwrap();
+        // The writer works only when it is polled.
+        let mut writer = Box::pin(writer.run());
+        log.append((1..10).map(entry).collect(), Box::new(|outcome| outcome.unwrap())).await.unwrap();
+        assert!(futures::poll!(&mut writer).is_pending());
+        log.append((10..20).map(entry).collect(), Box::new(|outcome| outcome.unwrap())).await.unwrap();
+        assert_eq!(log.shared.state().cache.first(), Some(10));
+        let read = |from, to| -> Vec<u64> {
+            log.read(from, to, usize::MAX).unwrap().iter().map(Entry::index).collect()
+        };
+        for from in 1..20 {
+            assert_eq!(read(from, u64::MAX), (from..20).collect::<Vec<_>>());
+            assert_eq!(read(from, 12), (from..12).collect::<Vec<_>>());
+        }
+        assert!(futures::poll!(&mut writer).is_pending());
+        assert_eq!(log.shared.state().cache.first(), None);
+        assert_eq!(read(1, u64::MAX), (1..20).collect::<Vec<_>>());
+    }
 }
