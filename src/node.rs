@@ -4,6 +4,7 @@
 
 mod data_dir;
 mod descriptors;
+mod ready;
 mod reload;
 mod replay;
 mod report;

@@ -5,6 +5,8 @@
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 
+use futures::FutureExt;
+use futures::future::BoxFuture;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -26,6 +28,7 @@ use crate::surface::bus::Bus;
 use crate::surface::endpoint::{self, EndpointSettings, LiveLimits};
 use crate::surface::http::{Health, HealthCheck, ListNodes, NodeUrl};
 use crate::surface::origin::Allowed;
+use crate::surface::probes::{Check, CheckData, Readiness};
 
 /// The open store and the tasks of its feed.
 pub struct Data {
@@ -104,6 +107,7 @@ impl OpenDoor {
     ) -> std::io::Result<OpenDoor> {
         let settings = EndpointSettings {
             health: signals.health(),
+            ready: Readiness::new(signals.ready()),
             nodes: signals.nodes(),
             credentials: entry.credentials.clone(),
             tls: entry.tls.clone(),
@@ -139,6 +143,7 @@ pub struct Signals {
     /// The reason, after the node has failed.
     pub failed: watch::Sender<Option<String>>,
     health: RwLock<HealthCheck>,
+    ready: RwLock<CheckData>,
     clock: RwLock<StoreClock>,
     /// Weak: the data may be closed.
     member: RwLock<Weak<RaftAdapter>>,
@@ -155,6 +160,7 @@ impl Signals {
                 role: "stopped",
                 trouble: Some("the node is starting".to_owned()),
             })),
+            ready: RwLock::new(Arc::new(not_open)),
             clock: RwLock::new(Arc::new(|| 0)),
             member: RwLock::default(),
             report,
@@ -165,6 +171,7 @@ impl Signals {
     /// Reports on this store from now on, instead of the previous one.
     pub fn watch(self: &Arc<Signals>, store: &OpenStore) {
         *self.health.write().unwrap_or_else(PoisonError::into_inner) = store.health.clone();
+        *self.ready.write().unwrap_or_else(PoisonError::into_inner) = store.ready.clone();
         *self.clock.write().unwrap_or_else(PoisonError::into_inner) = store.clock.clone();
         *self.member.write().unwrap_or_else(PoisonError::into_inner) =
             store.member.as_ref().map(Arc::downgrade).unwrap_or_default();
@@ -220,6 +227,15 @@ impl Signals {
         })
     }
 
+    /// The checks of the data behind `GET /readyz`.
+    fn ready(self: &Arc<Signals>) -> CheckData {
+        let signals = Arc::downgrade(self);
+        Arc::new(move || match signals.upgrade().map(|signals| read(&signals.ready)) {
+            Some(check) => check(),
+            None => not_open(),
+        })
+    }
+
     /// The check behind `GET /health`.
     pub fn health(self: &Arc<Signals>) -> HealthCheck {
         let signals = Arc::downgrade(self);
@@ -229,6 +245,11 @@ impl Signals {
             check.map_or_else(stopping, |check| check())
         })
     }
+}
+
+/// The check of a node that has no data yet, or has closed it.
+fn not_open() -> BoxFuture<'static, Vec<Check>> {
+    std::future::ready(vec![Check::require("store", false, "the store is not open")]).boxed()
 }
 
 fn read<T: ?Sized>(current: &RwLock<Arc<T>>) -> Arc<T> {

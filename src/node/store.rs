@@ -11,7 +11,7 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 
 use super::data_dir::{self, DataDirError};
-use super::{Environment, Process};
+use super::{Environment, Process, ready};
 use crate::access::own_token;
 use crate::access::tls::{PeerTls, TlsError};
 use crate::config::{AdapterConfig, BridgeConfig, Config, ConfigError, Consistency, shown};
@@ -33,6 +33,7 @@ use crate::proposal::retention::{Keeper, Retention};
 use crate::replication::replica::Replica;
 use crate::storage::state::memory::MemoryStore;
 use crate::surface::http::{Health, HealthCheck};
+use crate::surface::probes::CheckData;
 
 /// The fs adapter keeps its feed in memory, so its size is bounded whatever the setting says.
 const FEED_IN_MEMORY_BYTES_MAX: u64 = 16 << 20;
@@ -76,6 +77,7 @@ pub struct OpenStore {
     /// The events of its commits.
     pub feed: Arc<Feed>,
     pub health: HealthCheck,
+    pub ready: CheckData,
     /// The time by which it expires request ids.
     pub clock: StoreClock,
     /// The member of a cluster; `None` for the other adapters.
@@ -219,6 +221,7 @@ async fn open_raft(
     Ok(OpenStore {
         feed,
         health: Arc::new(health),
+        ready: ready::of_member(&adapter),
         clock: Arc::new(clock),
         stored_feed: Some((history, u64::MAX)),
         close: Arc::new(close),
@@ -252,6 +255,7 @@ async fn open_fs(data_dir: PathBuf) -> Result<OpenStore, OpenError> {
     Ok(OpenStore {
         feed,
         health: Arc::new(|| Health { role: "single", trouble: None }),
+        ready: ready::of_files(&adapter),
         clock: Arc::new(clock),
         stored_feed: Some((history, FEED_IN_MEMORY_BYTES_MAX)),
         close: Arc::new(close),
@@ -296,6 +300,7 @@ async fn open_bridge(config: &BridgeConfig, environment: &Environment, instance:
     Ok(OpenStore {
         feed,
         health: Arc::new(health),
+        ready: ready::of_bridge(&adapter),
         clock: Arc::new(|| SystemMint::default().stamp().at_ms),
         stored_feed: None,
         close: Arc::new(close),

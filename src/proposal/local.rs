@@ -129,6 +129,11 @@ impl LocalAdapter {
         }
     }
 
+    /// Whether proposals are accepted.
+    pub fn is_open(&self) -> bool {
+        lock(&self.queue).as_ref().is_some_and(|queue| !queue.is_closed())
+    }
+
     fn enqueue(&self, queued: Queued) -> Result<(), AdapterError> {
         let queue = lock(&self.queue);
         let queue = queue.as_ref().ok_or_else(|| AdapterError::Unavailable("the store is closed".to_owned()))?;

@@ -28,6 +28,7 @@ use super::http::{self, Certified, Health, HealthCheck, ListNodes, Place, Port};
 use super::impatient::Impatient;
 use super::origin::Allowed;
 use super::preface;
+use super::probes::Readiness;
 use crate::access::tls::ServerTls;
 use crate::access::{Credentials, Identity};
 use crate::sockets::{Listening, RealSockets, Sockets, Stream};
@@ -62,6 +63,7 @@ pub struct EndpointSettings {
     /// limit of WebSockets, which close with a reason.
     pub write_stall_max: Duration,
     pub health: HealthCheck,
+    pub ready: Arc<Readiness>,
     pub nodes: ListNodes,
     /// With it, the port speaks TLS.
     pub tls: Option<Arc<ServerTls>>,
@@ -131,6 +133,7 @@ impl EndpointSettings {
             allowed: Allowed::default(),
             write_stall_max: Duration::from_secs(40),
             health: Arc::new(|| Health { role: "single", trouble: None }),
+            ready: Readiness::new(Arc::new(|| std::future::ready(Vec::new()).boxed())),
             nodes: Arc::new(Vec::new),
             tls: None,
             credentials: Credentials::open(),
@@ -151,6 +154,7 @@ pub async fn serve(
     let port = Port {
         bus,
         health: settings.health.clone(),
+        ready: settings.ready.clone(),
         nodes: settings.nodes.clone(),
         credentials: settings.credentials.clone(),
         limits: settings.live.clone(),

@@ -31,12 +31,13 @@ use super::bus::{Bus, outbound};
 use super::endpoint::LiveLimits;
 use super::errors::{CallError, Kind};
 use super::gate::{Call, Caller, Door, check_open};
+use super::probes::Readiness;
 use super::sidecar::NAME;
 use super::socket::handshake::{self, HandshakeError};
 use super::socket::intake::{Pace, Room};
 use super::socket::{self, CloseReason, Text};
 use super::watch::WatchService;
-use super::{login, origin, sse, watch};
+use super::{login, origin, probes, sse, watch};
 use crate::access::{Credentials, Identity, LoginError, audit};
 
 /// The largest piece of a response that is handed to a connection at once. The rest waits here, where it is counted.
@@ -70,6 +71,7 @@ pub type ListNodes = Arc<dyn Fn() -> Vec<NodeUrl> + Send + Sync>;
 pub struct Port {
     pub bus: Arc<Bus>,
     pub health: HealthCheck,
+    pub ready: Arc<Readiness>,
     pub nodes: ListNodes,
     pub credentials: Arc<Credentials>,
     pub limits: Arc<LiveLimits>,
@@ -194,6 +196,8 @@ pub fn routes(port: Port) -> Router {
     Router::new()
         .route("/", get(hint))
         .route("/health", get(health))
+        .route("/livez", get(probes::livez))
+        .route("/readyz", get(probes::readyz))
         .route("/v1/nodes", get(nodes))
         .route("/v1/call/{*function}", post(call))
         .route("/v1/events", get(sse::events))
@@ -270,7 +274,7 @@ async fn admitted(
 }
 
 /// What needs no credentials: load balancers and people look there first.
-const OPEN_PATHS: [&str; 2] = ["/", "/health"];
+const OPEN_PATHS: [&str; 4] = ["/", "/health", "/livez", "/readyz"];
 
 /// The caller of a request that passed the check.
 pub fn identity_of(request: &Request) -> Arc<Identity> {
@@ -289,7 +293,8 @@ async fn hint() -> &'static str {
      \x20 curl -d '{}' http://<this host>:<this port>/v1/call/session::create\n\n\
      GET /v1/events streams what happens, as server-sent events: filter with ?session=…&type=…&roles=…&metadata=…,\n\
      resume with ?after=<position> or the header Last-Event-ID.\n\
-     GET /v1/nodes lists the nodes of the cluster. GET /health says how the node is.\n"
+     GET /v1/nodes lists the nodes of the cluster. GET /health says how the node is,\n\
+     GET /livez and GET /readyz?verbose answer the probes of an orchestrator.\n"
 }
 
 async fn health(State(port): State<Port>) -> Response {

@@ -1,6 +1,6 @@
 //! The doors in.
 //!
-//! Owns: one client port (`endpoint`) with HTTP (`http`), server-sent events (`sse`), the gRPC watch (`watch`) and the
+//! Owns: one client port (`endpoint`) with HTTP (`http`), probes (`probes`), server-sent events (`sse`), the gRPC watch (`watch`) and the
 //! embedded iii bus (`bus`); the worker on an iii engine (`worker`); WebSocket plumbing (`socket`); the one way into
 //! the functions (`gate`); where a request carries its credentials (`login`) and which web pages may send one
 //! (`origin`); the functions over an adapter (`calls`); the turns of expensive reads (`turns`); the table of errors
@@ -13,6 +13,7 @@ pub mod origin;
 pub mod preface;
 pub mod impatient;
 pub mod http;
+pub mod probes;
 pub mod socket;
 pub mod bus;
 pub mod engine;
