@@ -14,6 +14,7 @@ pub mod replication;
 pub mod machine;
 pub mod storage;
 pub mod events;
+pub mod metrics;
 pub mod access;
 pub mod config;
 pub mod node;

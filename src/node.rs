@@ -4,6 +4,7 @@
 
 mod data_dir;
 mod descriptors;
+mod figures;
 mod ready;
 mod reload;
 mod replay;

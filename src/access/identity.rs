@@ -46,9 +46,10 @@ impl Identity {
         OPEN.clone()
     }
 
-    /// Whether the role matrix allows an action. A scoped caller has no raw store and no cluster, whatever its role.
+    /// Whether the role matrix allows an action. A scoped caller has nothing that concerns the whole store, whatever its
+    /// role.
     pub fn may(&self, action: Action) -> bool {
-        let whole_store = matches!(action, Action::RawStore | Action::Administer);
+        let whole_store = matches!(action, Action::RawStore | Action::Administer | Action::Metrics);
         self.role.may(action) && !(whole_store && self.scope.is_some())
     }
 
@@ -67,8 +68,10 @@ mod tests {
         let scope = Scope::parse(r#"{"owner": "u_1"}"#).unwrap();
         for role in Role::ALL {
             let scoped = Identity { scope: Some(Arc::new(scope.clone())), ..Identity::new("a", role, Proof::Nothing) };
-            assert!(!scoped.may(Action::RawStore) && !scoped.may(Action::Administer), "{role}");
-            assert!(scoped.may(Action::Read));
+            for whole in [Action::RawStore, Action::Administer, Action::Metrics] {
+                assert!(!scoped.may(whole), "{role}");
+            }
+            assert_eq!(scoped.may(Action::Read), role.may(Action::Read), "{role}");
         }
     }
 }

@@ -19,6 +19,8 @@ pub enum Role {
     Reader,
     /// What an app may do, and the raw store protocol, for nodes that keep their data here
     Bridge,
+    /// Metrics, and nothing else
+    Monitor,
 }
 
 /// One kind of thing that a caller asks for.
@@ -30,10 +32,11 @@ pub enum Action {
     Workers,
     RawStore,
     Administer,
+    Metrics,
 }
 
 impl Role {
-    pub const ALL: [Role; 4] = [Role::Admin, Role::App, Role::Reader, Role::Bridge];
+    pub const ALL: [Role; 5] = [Role::Admin, Role::App, Role::Reader, Role::Bridge, Role::Monitor];
 
     pub fn name(self) -> &'static str {
         match self {
@@ -41,6 +44,7 @@ impl Role {
             Role::App => "app",
             Role::Reader => "reader",
             Role::Bridge => "bridge",
+            Role::Monitor => "monitor",
         }
     }
 
@@ -50,19 +54,21 @@ impl Role {
 
     /// The role matrix.
     pub fn may(self, action: Action) -> bool {
-        let [admin, app, reader, bridge] = match action {
-            Action::Read => [true, true, true, true],
-            Action::Write => [true, true, false, true],
-            Action::Events => [true, true, true, true],
-            Action::Workers => [true, true, false, true],
-            Action::RawStore => [true, false, false, true],
-            Action::Administer => [true, false, false, false],
+        let [admin, app, reader, bridge, monitor] = match action {
+            Action::Read => [true, true, true, true, false],
+            Action::Write => [true, true, false, true, false],
+            Action::Events => [true, true, true, true, false],
+            Action::Workers => [true, true, false, true, false],
+            Action::RawStore => [true, false, false, true, false],
+            Action::Administer => [true, false, false, false, false],
+            Action::Metrics => [true, false, false, false, true],
         };
         match self {
             Role::Admin => admin,
             Role::App => app,
             Role::Reader => reader,
             Role::Bridge => bridge,
+            Role::Monitor => monitor,
         }
     }
 }
@@ -74,25 +80,34 @@ impl fmt::Display for Role {
 }
 
 impl Action {
-    pub const ALL: [Action; 6] =
-        [Action::Read, Action::Write, Action::Events, Action::Workers, Action::RawStore, Action::Administer];
+    pub const ALL: [Action; 7] = [
+        Action::Read,
+        Action::Write,
+        Action::Events,
+        Action::Workers,
+        Action::RawStore,
+        Action::Administer,
+        Action::Metrics,
+    ];
 
     /// What the action covers, for the documentation and for refusals.
     pub fn covers(self) -> &'static str {
         match self {
-            Action::Read => "functions that read sessions",
+            Action::Read => "functions that read sessions, the bus, `GET /v1/nodes`",
             Action::Write => "functions that write sessions, and `session::on-config-change`",
             Action::Events => "events: bindings on the bus, `GET /v1/events`, the gRPC watch",
             Action::Workers => "functions of other clients: register, list and call them; trigger types",
             Action::RawStore => "`session::store::*` and the trigger type `session::store::events`",
             Action::Administer => "the admin protocol (`session-manager cluster`)",
+            Action::Metrics => "`GET /metrics`",
         }
     }
 }
 
 /// The role matrix as a table in Markdown, as the documentation prints it.
 pub fn table() -> String {
-    let mut table = String::from("| a caller may use | admin | app | reader | bridge |\n|---|---|---|---|---|\n");
+    let mut table =
+        String::from("| a caller may use | admin | app | reader | bridge | monitor |\n|---|---|---|---|---|---|\n");
     for action in Action::ALL {
         let cells = Role::ALL.map(|role| if role.may(action) { "yes" } else { "no" }).join(" | ");
         table.push_str(&format!("| {} | {cells} |\n", action.covers()));

@@ -258,6 +258,10 @@ impl Bindings {
         self.owners.get_mut(&owner)
     }
 
+    pub fn all_owners(&self) -> impl Iterator<Item = &Owner> {
+        self.owners.values()
+    }
+
     pub fn owners(&mut self) -> impl Iterator<Item = (u64, &mut Owner)> {
         self.owners.iter_mut().map(|(number, owner)| (*number, owner))
     }

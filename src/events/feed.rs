@@ -20,6 +20,7 @@ use super::ring::{Ring, weight};
 use super::stored::{self, StoredFeed};
 use super::{Committed, EventSink, locked};
 use crate::machine::ids::{FeedPlace, Position};
+use crate::metrics::{Page, catalogue};
 
 /// How long one full subscriber may delay the synthetic events of those after it.
 const SYNTHETIC_DELIVERY_MAX: Duration = Duration::from_secs(5);
@@ -331,6 +332,33 @@ impl Feed {
 
     pub fn bindings(&self) -> usize {
         locked(&self.state).bindings.len()
+    }
+
+    /// Adds the figures of the feed and its subscribers to a page.
+    pub fn measure(&self, page: &mut Page) {
+        let queued = locked(&self.queue).bytes;
+        {
+            let state = locked(&self.state);
+            let newest = state.dispatched.map_or(0, |dispatched| dispatched.index);
+            let (mut subscribers, mut behind, mut lag) = (0, 0, 0);
+            for owner in state.bindings.all_owners().filter(|owner| !owner.bounds.is_empty()) {
+                subscribers += 1;
+                if owner.is_behind() {
+                    behind += 1;
+                    let cursor = owner.cursor.map_or(newest, |cursor| cursor.index);
+                    lag = lag.max(newest.saturating_sub(cursor));
+                }
+            }
+            page.whole(catalogue::SUBSCRIBERS, subscribers);
+            page.whole(catalogue::SUBSCRIBERS_BEHIND, behind);
+            page.whole(catalogue::SUBSCRIBER_LAG, lag);
+            page.whole(catalogue::BINDINGS, state.bindings.len() as u64);
+            page.whole(catalogue::FEED_RECENT, state.ring.bytes() as u64);
+        }
+        page.whole(catalogue::FEED_QUEUED, queued as u64);
+        if let Some(bytes) = self.stored().and_then(|stored| stored::bytes(&*stored)) {
+            page.whole(catalogue::FEED_KEPT, bytes);
+        }
     }
 
     /// The subscriber received all its matches up to this position. `None` when it is unknown, or when a loss of events

@@ -28,6 +28,10 @@ impl Ring {
         Ring { complete_after: Some(position), ..Ring::default() }
     }
 
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
     pub fn push(&mut self, committed: Arc<Committed>, bytes_max: usize) {
         self.bytes += weight(&committed.event);
         self.events.push_back(committed);

@@ -74,3 +74,8 @@ pub fn oldest(stored: &dyn StoredFeed) -> Result<FeedPlace, ResumeError> {
 pub fn newest(stored: &dyn StoredFeed) -> Option<FeedPlace> {
     read(stored, |view| view.feed_edge()).ok()?.newest
 }
+
+/// How many bytes of records are stored.
+pub fn bytes(stored: &dyn StoredFeed) -> Option<u64> {
+    Some(read(stored, |view| view.feed_edge()).ok()?.bytes)
+}

@@ -39,20 +39,31 @@ impl Report {
         self.0.read().unwrap_or_else(PoisonError::into_inner).client_url.clone()
     }
 
-    /// The report as the member of a cluster gives it. Certificates are read anew: a file may have been replaced.
+    /// When the certificates expire. They are read anew: a file may have been replaced.
+    pub fn certificates(&self) -> Vec<CertificateEnd> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner).certificate_ends()
+    }
+
+    /// The report as the member of a cluster gives it.
     pub fn describe(self: &Arc<Report>) -> DescribeNode {
         let report = self.clone();
         Arc::new(move || {
             let facts = report.0.read().unwrap_or_else(PoisonError::into_inner);
-            let end = |(port, path): &(&'static str, PathBuf)| {
-                Some(CertificateEnd { port, not_after_ms: tls::show(path).ok()?.not_after_ms })
-            };
             SelfReport {
                 client_url: facts.client_url.clone(),
                 warnings: facts.warnings.clone(),
-                certificates: facts.certificates.iter().filter_map(end).collect(),
+                certificates: facts.certificate_ends(),
             }
         })
+    }
+}
+
+impl Facts {
+    fn certificate_ends(&self) -> Vec<CertificateEnd> {
+        let end = |(port, path): &(&'static str, PathBuf)| {
+            Some(CertificateEnd { port, not_after_ms: tls::show(path).ok()?.not_after_ms })
+        };
+        self.certificates.iter().filter_map(end).collect()
     }
 }
 

@@ -12,6 +12,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
+use super::figures;
 use super::report::Report;
 use super::store::{OpenError, OpenStore, StoreClock};
 use super::{Environment, Process, bus_settings, connections_max, join_task};
@@ -29,6 +30,7 @@ use crate::surface::endpoint::{self, EndpointSettings, LiveLimits};
 use crate::surface::http::{Health, HealthCheck, ListNodes, NodeUrl};
 use crate::surface::origin::Allowed;
 use crate::surface::probes::{Check, CheckData, Readiness};
+use crate::surface::scrapes::{MeasureNode, Scrapes};
 
 /// The open store and the tasks of its feed.
 pub struct Data {
@@ -108,6 +110,7 @@ impl OpenDoor {
         let settings = EndpointSettings {
             health: signals.health(),
             ready: Readiness::new(signals.ready()),
+            scrapes: Scrapes::new(signals.measure()),
             nodes: signals.nodes(),
             credentials: entry.credentials.clone(),
             tls: entry.tls.clone(),
@@ -144,6 +147,7 @@ pub struct Signals {
     pub failed: watch::Sender<Option<String>>,
     health: RwLock<HealthCheck>,
     ready: RwLock<CheckData>,
+    measure: RwLock<MeasureNode>,
     clock: RwLock<StoreClock>,
     /// Weak: the data may be closed.
     member: RwLock<Weak<RaftAdapter>>,
@@ -161,6 +165,7 @@ impl Signals {
                 trouble: Some("the node is starting".to_owned()),
             })),
             ready: RwLock::new(Arc::new(not_open)),
+            measure: RwLock::new(Arc::new(|_| {})),
             clock: RwLock::new(Arc::new(|| 0)),
             member: RwLock::default(),
             report,
@@ -172,6 +177,7 @@ impl Signals {
     pub fn watch(self: &Arc<Signals>, store: &OpenStore) {
         *self.health.write().unwrap_or_else(PoisonError::into_inner) = store.health.clone();
         *self.ready.write().unwrap_or_else(PoisonError::into_inner) = store.ready.clone();
+        *self.measure.write().unwrap_or_else(PoisonError::into_inner) = store.measure.clone();
         *self.clock.write().unwrap_or_else(PoisonError::into_inner) = store.clock.clone();
         *self.member.write().unwrap_or_else(PoisonError::into_inner) =
             store.member.as_ref().map(Arc::downgrade).unwrap_or_default();
@@ -233,6 +239,17 @@ impl Signals {
         Arc::new(move || match signals.upgrade().map(|signals| read(&signals.ready)) {
             Some(check) => check(),
             None => not_open(),
+        })
+    }
+
+    /// The figures of the data and of the process.
+    fn measure(self: &Arc<Signals>) -> MeasureNode {
+        let signals = Arc::downgrade(self);
+        Arc::new(move |page| {
+            if let Some(signals) = signals.upgrade() {
+                read(&signals.measure)(page);
+                figures::measure_process(&signals.report, page);
+            }
         })
     }
 

@@ -11,6 +11,7 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 
 use super::data_dir::{self, DataDirError};
+use super::figures::DiskUsage;
 use super::{Environment, Process, ready};
 use crate::access::own_token;
 use crate::access::tls::{PeerTls, TlsError};
@@ -34,6 +35,7 @@ use crate::replication::replica::Replica;
 use crate::storage::state::memory::MemoryStore;
 use crate::surface::http::{Health, HealthCheck};
 use crate::surface::probes::CheckData;
+use crate::surface::scrapes::MeasureNode;
 
 /// The fs adapter keeps its feed in memory, so its size is bounded whatever the setting says.
 const FEED_IN_MEMORY_BYTES_MAX: u64 = 16 << 20;
@@ -78,6 +80,8 @@ pub struct OpenStore {
     pub feed: Arc<Feed>,
     pub health: HealthCheck,
     pub ready: CheckData,
+    /// Its figures for a page of metrics.
+    pub measure: MeasureNode,
     /// The time by which it expires request ids.
     pub clock: StoreClock,
     /// The member of a cluster; `None` for the other adapters.
@@ -213,6 +217,14 @@ async fn open_raft(
         let wall_ms = mint.stamp().at_ms;
         timed.upgrade().map_or(wall_ms, |adapter| adapter.replica().clock().now_ms(wall_ms))
     };
+    let (measured, events, disk) = (Arc::downgrade(&adapter), feed.clone(), DiskUsage::of(data_dir));
+    let measure: MeasureNode = Arc::new(move |page| {
+        if let Some(adapter) = measured.upgrade() {
+            adapter.measure(page);
+        }
+        events.measure(page);
+        disk.measure(page);
+    });
     let closed = adapter.clone();
     let close = move || {
         let adapter = closed.clone();
@@ -222,6 +234,7 @@ async fn open_raft(
         feed,
         health: Arc::new(health),
         ready: ready::of_member(&adapter),
+        measure,
         clock: Arc::new(clock),
         stored_feed: Some((history, u64::MAX)),
         close: Arc::new(close),
@@ -232,6 +245,11 @@ async fn open_raft(
 
 async fn open_fs(data_dir: PathBuf) -> Result<OpenStore, OpenError> {
     let feed = new_feed("fs");
+    let (events, disk) = (feed.clone(), DiskUsage::of(&data_dir));
+    let measure: MeasureNode = Arc::new(move |page| {
+        events.measure(page);
+        disk.measure(page);
+    });
     let sink = feed.clone();
     let open = move || LocalAdapter::open_jsonl(&data_dir, Arc::new(SystemMint::default()), sink);
     let opened = tokio::task::spawn_blocking(open).await.map_err(|error| OpenError::Fs(io::Error::other(error)))?;
@@ -256,6 +274,7 @@ async fn open_fs(data_dir: PathBuf) -> Result<OpenStore, OpenError> {
         feed,
         health: Arc::new(|| Health { role: "single", trouble: None }),
         ready: ready::of_files(&adapter),
+        measure,
         clock: Arc::new(clock),
         stored_feed: Some((history, FEED_IN_MEMORY_BYTES_MAX)),
         close: Arc::new(close),
@@ -292,6 +311,8 @@ async fn open_bridge(config: &BridgeConfig, environment: &Environment, instance:
         let trouble = watched.upgrade().map_or_else(|| Some(STOPPING.to_owned()), |adapter| adapter.trouble());
         Health { role: "bridge", trouble }
     };
+    let events = feed.clone();
+    let measure: MeasureNode = Arc::new(move |page| events.measure(page));
     let closed = adapter.clone();
     let close = move || {
         closed.close();
@@ -301,6 +322,7 @@ async fn open_bridge(config: &BridgeConfig, environment: &Environment, instance:
         feed,
         health: Arc::new(health),
         ready: ready::of_bridge(&adapter),
+        measure,
         clock: Arc::new(|| SystemMint::default().stamp().at_ms),
         stored_feed: None,
         close: Arc::new(close),

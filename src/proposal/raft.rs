@@ -23,6 +23,7 @@ use crate::machine::long::Steps;
 use crate::machine::stamp::Stamp;
 use crate::machine::view::View;
 use crate::machine::{self, Answer, Command, Found, Query, Stamped};
+use crate::metrics::{Page, catalogue};
 use crate::mint::Mint;
 use crate::planted::{self, Bug};
 use crate::replication::attempt::Attempt;
@@ -71,6 +72,13 @@ impl RaftAdapter {
     /// Sets whether linearizable reads are answered from the local state, however old it is.
     pub fn set_local_reads(&self, local: bool) {
         self.local_reads.store(local, Ordering::Relaxed);
+    }
+
+    /// Adds the figures of this member to a page.
+    pub fn measure(&self, page: &mut Page) {
+        let pending = PROPOSALS_MAX.saturating_sub(self.in_flight.available_permits());
+        page.whole(catalogue::PROPOSALS_PENDING, pending as u64);
+        self.replica.measure(page);
     }
 
     /// How much one command does to a long session.
@@ -169,7 +177,8 @@ impl Adapter for RaftAdapter {
         async move {
             let full =
                 |_| AdapterError::Unavailable(format!("{PROPOSALS_MAX} mutations are in flight already; retry later"));
-            let _permit = self.in_flight.try_acquire().map_err(full)?;
+            let failed = |_: &AdapterError| self.replica.figures().proposals_failed.count();
+            let _permit = self.in_flight.try_acquire().map_err(full).inspect_err(failed)?;
             let Proposal { command, request_id, scope, deadline } = proposal;
             // The caller may have sent a mutation with an id of its own before, to any node.
             let is_retry = request_id.is_some();
@@ -177,6 +186,9 @@ impl Adapter for RaftAdapter {
             let is_fork = matches!(command, Command::Fork(_));
             let attempt = Stamped { stamp: NO_STAMP, request_id, is_retry, scope: scope.clone(), command };
             let first = self.retry_on_leader(attempt, deadline.min(Instant::now() + TIMEOUT_MAX)).await;
+            if let Err(AdapterError::Unavailable(_) | AdapterError::OutcomeUnknown(_)) = &first {
+                self.replica.figures().proposals_failed.count();
+            }
             if !is_fork {
                 return first;
             }

@@ -142,9 +142,13 @@ impl LeaderWrite {
             tokio::time::sleep(std::time::Duration::from_millis(1)).await;
             return before_commit::answer(self, order);
         }
+        let began = Instant::now();
         match timeout_at(deadline.into(), self.replica.raft().client_write(order)).await {
             Ok(Ok(written)) => match written.data {
-                Reply::Answered(answer) => Attempt::Answered(answer),
+                Reply::Answered(answer) => {
+                    self.replica.figures().commit.observe(began.elapsed());
+                    Attempt::Answered(answer)
+                }
                 Reply::Nothing => Attempt::Unknown("a command was applied without an answer".to_owned()),
             },
             Ok(Err(error)) => not_written(error),

@@ -38,6 +38,7 @@ pub mod listener;
 pub mod recover;
 pub mod housekeeping;
 pub mod elections;
+pub mod figures;
 pub mod replica;
 #[cfg(test)]
 mod suite_test;

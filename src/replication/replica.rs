@@ -23,6 +23,7 @@ use super::checkpoint::Checkpoint;
 use super::client_urls::{ClientUrl, ClientUrls};
 use super::cluster_clock::ClusterClock;
 use super::elections::{ElectionTimes, Elections, Signs, VOTE_REQUEST_MAX};
+use super::figures::Figures;
 use super::housekeeping::{self, Cadence};
 use super::identity::{DataDir, Identity, IdentityError};
 use super::local_node::LocalNode;
@@ -256,6 +257,7 @@ pub struct Replica {
     _asks_for_urls: AbortOnDropHandle<()>,
     client_urls: ClientUrls,
     describe: DescribeNode,
+    figures: Arc<Figures>,
     threads: Arc<Threads>,
     clock: Arc<ClusterClock>,
     data_dir: Arc<DataDir>,
@@ -307,7 +309,8 @@ impl Replica {
             tokio::spawn(writer.run());
         }
         let apply = threads.apply_with(applier, settings.apply_delay.clone()).map_err(no_thread)?;
-        let machine = StateMachine::new(apply, RAFT_GROUP, snapshots.clone());
+        let figures = Arc::new(Figures::default());
+        let machine = StateMachine::new(apply, RAFT_GROUP, snapshots.clone(), figures.clone());
         let raft = Raft::new(settings.node_id, config, peers.clone(), LogStore::new(log.clone()), machine);
         let raft = threads.on_consensus(raft).await.map_err(|error| StartError::Raft(error.to_string()))?;
         let raft = raft.map_err(|fatal| StartError::Raft(fatal.to_string()))?;
@@ -315,7 +318,7 @@ impl Replica {
         // The tasks that this function starts from here on belong to consensus.
         let replica = {
             let _consensus = threads.consensus().enter();
-            let failure = watch_for_failure(&raft);
+            let failure = watch_for_failure(&raft, figures.clone());
             let membership = Arc::new(MembershipChanges::new(raft.clone(), peers.clone()));
             let (log_files, kept) = (log.clone(), snapshots.clone());
             let keeping = housekeeping::run(raft.clone(), membership.clone(), log_files, kept, settings.cadence());
@@ -326,6 +329,7 @@ impl Replica {
                 _asks_for_urls: AbortOnDropHandle::new(tokio::spawn(client_urls.clone().run())),
                 client_urls,
                 describe,
+                figures,
                 _housekeeping: AbortOnDropHandle::new(tokio::spawn(keeping)),
                 _elections: AbortOnDropHandle::new(tokio::spawn(elections.run())),
                 membership,
@@ -441,6 +445,10 @@ impl Replica {
         &self.describe
     }
 
+    pub fn figures(&self) -> &Figures {
+        &self.figures
+    }
+
     pub fn read_index(&self) -> &Arc<ReadIndex> {
         &self.read_index
     }
@@ -542,14 +550,27 @@ impl Replica {
     }
 }
 
-/// Watches for a failure of consensus: a storage failure or a bug.
-fn watch_for_failure(raft: &Raft) -> watch::Receiver<Option<String>> {
+/// Watches for a failure of consensus: a storage failure or a bug. Counts the leaders on the way.
+fn watch_for_failure(raft: &Raft, figures: Arc<Figures>) -> watch::Receiver<Option<String>> {
     let (failure, failed) = watch::channel(None);
     // Server metrics change with leader, vote and membership only; the metrics with the reason change with every entry.
     // Both end with consensus.
     let (mut server_metrics, metrics) = (raft.server_metrics(), raft.metrics());
     tokio::spawn(async move {
-        while server_metrics.changed().await.is_ok() {}
+        let mut leader = None;
+        loop {
+            let (term, now) = {
+                let metrics = server_metrics.borrow_watched();
+                (metrics.vote.leader_id.term, metrics.current_leader)
+            };
+            if now.is_some() && leader != Some((term, now)) {
+                leader = Some((term, now));
+                figures.leader_changes.count();
+            }
+            if server_metrics.changed().await.is_err() {
+                break;
+            }
+        }
         let state = metrics.borrow_watched().running_state.clone();
         match state {
             Ok(()) | Err(openraft::errors::Fatal::Stopped) => {}

@@ -3,6 +3,7 @@
 
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
 
 use futures::{Stream, TryStreamExt};
 use openraft::OptionalSend;
@@ -12,6 +13,7 @@ use tokio::runtime::{Handle, RuntimeFlavor};
 use tracing::info;
 
 use super::checkpoint::Checkpoint;
+use super::figures::{self, Figures};
 use super::threads::ApplyThread;
 use super::types::{LogId, SnapshotMeta, StoredMembership, Types};
 use crate::machine::refusal::Fault;
@@ -27,15 +29,18 @@ pub struct StateMachine {
     apply: ApplyThread,
     group: u32,
     snapshots: Arc<Snapshots>,
+    figures: Arc<Figures>,
 }
 
 impl StateMachine {
-    pub fn new(apply: ApplyThread, group: u32, snapshots: Arc<Snapshots>) -> StateMachine {
-        StateMachine { apply, group, snapshots }
+    pub fn new(apply: ApplyThread, group: u32, snapshots: Arc<Snapshots>, figures: Arc<Figures>) -> StateMachine {
+        StateMachine { apply, group, snapshots, figures }
     }
 
     async fn apply_batch(&mut self, batch: Vec<EntryResponder<Types>>) -> io::Result<()> {
+        let figures = self.figures.clone();
         let applied = self.apply.run(move |applier| {
+            let mut began = Instant::now();
             for (entry, responder) in batch {
                 let reply = |reply| {
                     if let Some(responder) = responder {
@@ -43,6 +48,9 @@ impl StateMachine {
                     }
                 };
                 applier.apply(&entry, reply)?;
+                let ended = Instant::now();
+                figures.apply.observe(ended - began);
+                began = ended;
             }
             Ok(())
         });
@@ -92,10 +100,24 @@ impl RaftStateMachine<Types> for StateMachine {
         // Frozen between two entries. Reading it out later does not delay apply.
         let frozen = self.apply.run(|applier| applier.store().freeze()).await;
         let frozen = frozen.unwrap_or_else(|error| Err(Fault(error.to_string())));
-        Builder { frozen: Mutex::new(Some(frozen)), group: self.group, snapshots: self.snapshots.clone() }
+        let (snapshots, figures) = (self.snapshots.clone(), self.figures.clone());
+        Builder { frozen: Mutex::new(Some(frozen)), group: self.group, snapshots, figures }
     }
 
     async fn install_snapshot(&mut self, meta: &SnapshotMeta, snapshot: Sealed) -> io::Result<()> {
+        let began = Instant::now();
+        let installed = self.install(meta, snapshot).await;
+        record(&self.figures.installed, began, &installed);
+        installed
+    }
+
+    async fn get_current_snapshot(&mut self) -> io::Result<Option<SnapshotOf<Types, Sealed>>> {
+        self.snapshots.newest().map(|sealed| described(sealed, self.group)).transpose()
+    }
+}
+
+impl StateMachine {
+    async fn install(&mut self, meta: &SnapshotMeta, snapshot: Sealed) -> io::Result<()> {
         info!(index = snapshot.index, bytes = snapshot.bytes, "installing a snapshot");
         let store = self.apply.run(|applier| applier.store().clone()).await?;
         let (snapshots, group) = (self.snapshots.clone(), self.group);
@@ -117,9 +139,12 @@ impl RaftStateMachine<Types> for StateMachine {
         info!("the snapshot is installed");
         Ok(())
     }
+}
 
-    async fn get_current_snapshot(&mut self) -> io::Result<Option<SnapshotOf<Types, Sealed>>> {
-        self.snapshots.newest().map(|sealed| described(sealed, self.group)).transpose()
+fn record<R>(figures: &figures::Snapshots, began: Instant, outcome: &io::Result<R>) {
+    match outcome {
+        Ok(_) => figures.took.observe(began.elapsed()),
+        Err(_) => figures.failed.count(),
     }
 }
 
@@ -135,12 +160,22 @@ pub struct Builder {
     frozen: Mutex<Option<Result<Frozen, Fault>>>,
     group: u32,
     snapshots: Arc<Snapshots>,
+    figures: Arc<Figures>,
 }
 
 impl RaftSnapshotBuilder<Types> for Builder {
     type SnapshotData = Sealed;
 
     async fn build_snapshot(&mut self) -> io::Result<SnapshotOf<Types, Sealed>> {
+        let began = Instant::now();
+        let built = self.build().await;
+        record(&self.figures.built, began, &built);
+        built
+    }
+}
+
+impl Builder {
+    async fn build(&mut self) -> io::Result<SnapshotOf<Types, Sealed>> {
         let used = || io::Error::other("a snapshot builder builds once");
         let frozen = self.frozen.get_mut().unwrap_or_else(PoisonError::into_inner).take();
         let frozen = frozen.ok_or_else(used)?.map_err(io_error)?;

@@ -36,7 +36,7 @@ impl StoreBuilder<Types, LogStore, StateMachine, TempDir> for Builder {
             Applier::new(Arc::new(MemoryStore::new()), Arc::new(NoSubscribers), RAFT_GROUP).unwrap().with_gaps();
         let snapshots = Arc::new(Snapshots::open(disk, &dir.path().join("snapshots")).unwrap());
         let apply = ApplyThread::here(applier, Arc::new(|| std::time::Duration::ZERO));
-        Ok((dir, LogStore::new(log), StateMachine::new(apply, RAFT_GROUP, snapshots)))
+        Ok((dir, LogStore::new(log), StateMachine::new(apply, RAFT_GROUP, snapshots, Arc::default())))
     }
 }
 

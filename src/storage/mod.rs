@@ -23,6 +23,7 @@ use state::Encoded;
 use crate::machine::change::Change;
 use crate::machine::refusal::Fault;
 use crate::machine::view::View;
+use crate::metrics::Page;
 
 /// The materialised state of one Raft group on one node. One writer (apply), any number of readers.
 pub trait Store: Send + Sync + 'static {
@@ -46,6 +47,9 @@ pub trait Store: Send + Sync + 'static {
 
     /// Replaces the whole state. The old state stays until `pairs` was read to its end without an error.
     fn replace(&self, pairs: Pairs<'_>, checkpoint: Bytes) -> Result<(), Fault>;
+
+    /// Adds the figures of the store to a page of metrics.
+    fn measure(&self, _page: &mut Page) {}
 }
 
 /// Keys and values in key order.

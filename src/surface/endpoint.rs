@@ -29,8 +29,10 @@ use super::impatient::Impatient;
 use super::origin::Allowed;
 use super::preface;
 use super::probes::Readiness;
+use super::scrapes::Scrapes;
 use crate::access::tls::ServerTls;
 use crate::access::{Credentials, Identity};
+use crate::metrics::{Counter, Page, catalogue};
 use crate::sockets::{Listening, RealSockets, Sockets, Stream};
 
 /// Refused connections that are closed gracefully at the same time. Further ones get the answer and are dropped.
@@ -64,6 +66,7 @@ pub struct EndpointSettings {
     pub write_stall_max: Duration,
     pub health: HealthCheck,
     pub ready: Arc<Readiness>,
+    pub scrapes: Arc<Scrapes>,
     pub nodes: ListNodes,
     /// With it, the port speaks TLS.
     pub tls: Option<Arc<ServerTls>>,
@@ -80,6 +83,7 @@ pub struct LiveLimits {
     body_bytes_max: AtomicUsize,
     allowed: RwLock<Arc<Allowed>>,
     places: Places,
+    refused: Counter,
 }
 
 /// One permit per connection.
@@ -117,6 +121,14 @@ impl LiveLimits {
         self.allowed.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
+    /// Adds the figures of the port to a page.
+    pub fn measure(&self, page: &mut Page) {
+        let max = self.connections_max.load(Ordering::Relaxed);
+        page.whole(catalogue::CONNECTIONS, max.saturating_sub(self.places.0.available_permits()) as u64);
+        page.whole(catalogue::CONNECTIONS_LIMIT, max as u64);
+        page.whole(catalogue::CONNECTIONS_REFUSED, self.refused.value());
+    }
+
     pub fn body_bytes_max(&self) -> usize {
         self.body_bytes_max.load(Ordering::Relaxed)
     }
@@ -134,6 +146,7 @@ impl EndpointSettings {
             write_stall_max: Duration::from_secs(40),
             health: Arc::new(|| Health { role: "single", trouble: None }),
             ready: Readiness::new(Arc::new(|| std::future::ready(Vec::new()).boxed())),
+            scrapes: Scrapes::new(Arc::new(|_| {})),
             nodes: Arc::new(Vec::new),
             tls: None,
             credentials: Credentials::open(),
@@ -155,6 +168,7 @@ pub async fn serve(
         bus,
         health: settings.health.clone(),
         ready: settings.ready.clone(),
+        scrapes: settings.scrapes.clone(),
         nodes: settings.nodes.clone(),
         credentials: settings.credentials.clone(),
         limits: settings.live.clone(),
@@ -190,6 +204,7 @@ async fn accept_all(listener: Box<dyn Listening>, settings: EndpointSettings, po
                 port.connections.spawn(async move { connection.open(stream, &settings).await });
             }
             Err(_) => {
+                settings.live.refused.count();
                 let answer = refusal(settings.live.connections_max.load(Ordering::Relaxed));
                 // Not awaited: the answer fits into the socket's buffer.
                 let written = stream.write_all(answer.as_bytes()).now_or_never();

@@ -2,7 +2,7 @@
 //! counts it and returns the answer.
 //! Reads: the functions (`Service`). Never: a wire, or what a function does.
 
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
@@ -10,11 +10,14 @@ use futures::future::BoxFuture;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 
+use super::call_figures::CallFigures;
+pub use super::call_figures::Tally;
 use super::errors::CallError;
 use super::locked;
 use super::socket::Text;
 use super::socket::intake::kib;
 use crate::access::{Action, Identity, audit};
+use crate::metrics::{Counter, Page, catalogue};
 
 /// The default of the SDKs.
 const CALL_TIMEOUT: Duration = Duration::from_secs(30);
@@ -71,6 +74,14 @@ pub enum Door {
 
 impl Door {
     pub const ALL: [Door; 3] = [Door::Bus, Door::Http, Door::Engine];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Door::Bus => "bus",
+            Door::Http => "http",
+            Door::Engine => "engine",
+        }
+    }
 }
 
 /// A set of functions, callable by name with a JSON body.
@@ -111,7 +122,9 @@ pub struct DescribedFunction {
 pub struct Gate {
     service: Arc<dyn Service>,
     memory: Memory,
-    counts: [Counts; Door::ALL.len()],
+    calls: CallFigures,
+    not_admitted: Counter,
+    refused_logins: [Counter; Door::ALL.len()],
     /// Who calls that come through an iii engine act as. The engine admitted them.
     engine: RwLock<Arc<Identity>>,
 }
@@ -124,7 +137,14 @@ impl Gate {
     /// A gate with another bound on the memory of calls in flight.
     pub fn with_memory(service: Arc<dyn Service>, bytes: usize) -> Arc<Gate> {
         let engine = RwLock::new(Identity::open());
-        Arc::new(Gate { service, memory: Memory::new(bytes), counts: Default::default(), engine })
+        Arc::new(Gate {
+            service,
+            memory: Memory::new(bytes),
+            calls: CallFigures::new(),
+            not_admitted: Counter::default(),
+            refused_logins: Default::default(),
+            engine,
+        })
     }
 
     /// Another bound from now on. Calls in flight keep what they have.
@@ -178,15 +198,17 @@ impl Gate {
         match tokio::time::timeout_at(deadline.into(), self.memory.take(body_bytes)).await {
             Ok(Some(permit)) => Ok(permit),
             Ok(None) => Err(CallError::shutting_down(function)),
-            Err(_) => Err(CallError::Unavailable(
-                "the node is busy: no memory for the call became free by its deadline; try again".to_owned(),
-            )),
+            Err(_) => {
+                self.not_admitted.count();
+                let why = "the node is busy: no memory for the call became free by its deadline; try again";
+                Err(CallError::Unavailable(why.to_owned()))
+            }
         }
     }
 
     /// Runs a call and returns its answer, at the latest a little after its deadline.
     pub async fn call(&self, call: &Call) -> Result<String, CallError> {
-        let mut running = self.counts[call.caller.door as usize].start(call);
+        let mut running = self.calls.start(call);
         let at_most = call.deadline.saturating_duration_since(running.started) + DEADLINE_GRACE;
         let answering = async {
             let allowed = self.check_access(&call.caller.identity, &call.function);
@@ -200,13 +222,36 @@ impl Gate {
                 Err(CallError::OutcomeUnknown(why))
             }
         };
-        running.outcome = Outcome::of(&answer);
+        running.ends_with(&answer);
         answer
     }
 
     /// The calls that entered through a door since the node started.
     pub fn tally(&self, door: Door) -> Tally {
-        self.counts[door as usize].tally()
+        self.calls.tally(door)
+    }
+
+    /// A door refused a call because of the caller's role, before it read the body.
+    pub fn refused_early(&self, caller: &Caller, function: &str) {
+        audit::refused_call(&caller.identity, caller.door, function);
+        self.calls.forbidden(function, caller.door);
+    }
+
+    /// A door refused a caller without valid credentials.
+    pub fn refused_login(&self, door: Door) {
+        self.refused_logins[door as usize].count();
+    }
+
+    /// Adds the figures of all calls to a page.
+    pub fn measure(&self, page: &mut Page) {
+        self.calls.measure(page);
+        self.memory.measure(page);
+        page.whole(catalogue::CALLS_NOT_ADMITTED, self.not_admitted.value());
+        // An engine has no login: the node logs in there.
+        for door in [Door::Bus, Door::Http] {
+            let refused = self.refused_logins[door as usize].value();
+            page.whole_of(catalogue::LOGINS_REFUSED, &[("door", door.name())], refused);
+        }
     }
 }
 
@@ -263,6 +308,13 @@ impl Memory {
         (queue.length > 0 && queue.moved.elapsed() > STUCK_AFTER).then_some(queue.length)
     }
 
+    fn measure(&self, page: &mut Page) {
+        let max = self.kib_max.load(Ordering::Relaxed) as usize;
+        page.whole(catalogue::CALLS_WAITING, locked(&self.queue).length as u64);
+        page.whole(catalogue::CALL_MEMORY, max.saturating_sub(self.kib.available_permits()) as u64 * 1024);
+        page.whole(catalogue::CALL_MEMORY_LIMIT, max as u64 * 1024);
+    }
+
     fn change(&self, bytes: usize) {
         let (next, before) = (kib(bytes), self.kib_max.swap(kib(bytes), Ordering::Relaxed));
         if next >= before {
@@ -293,93 +345,6 @@ impl Drop for PlaceInLine<'_> {
 /// Fails when the port a call came through is closing.
 pub fn check_open(function: &str, closing: &CancellationToken) -> Result<(), CallError> {
     if closing.is_cancelled() { Err(CallError::shutting_down(function)) } else { Ok(()) }
-}
-
-/// How a call ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Outcome {
-    Answered,
-    /// A retry gives the same error.
-    Refused,
-    /// A retry may succeed.
-    Failed,
-    /// The caller stopped waiting, for example because its HTTP connection was lost.
-    Abandoned,
-}
-
-impl Outcome {
-    fn of(answer: &Result<String, CallError>) -> Outcome {
-        match answer {
-            Ok(_) => Outcome::Answered,
-            Err(error) if error.kind().row().retryable => Outcome::Failed,
-            Err(_) => Outcome::Refused,
-        }
-    }
-}
-
-/// Counters of one door, for metrics.
-#[derive(Default)]
-struct Counts {
-    started: AtomicU64,
-    answered: AtomicU64,
-    refused: AtomicU64,
-    failed: AtomicU64,
-    abandoned: AtomicU64,
-    busy_micros: AtomicU64,
-}
-
-/// A reading of the counters of one door.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Tally {
-    pub in_flight: u64,
-    pub answered: u64,
-    pub refused: u64,
-    pub failed: u64,
-    pub abandoned: u64,
-    /// The time all ended calls took together.
-    pub busy: Duration,
-}
-
-impl Counts {
-    fn start<'a>(&'a self, call: &'a Call) -> Running<'a> {
-        self.started.fetch_add(1, Ordering::Relaxed);
-        Running { counts: self, call, started: Instant::now(), outcome: Outcome::Abandoned }
-    }
-
-    fn ended(&self, outcome: Outcome) -> &AtomicU64 {
-        match outcome {
-            Outcome::Answered => &self.answered,
-            Outcome::Refused => &self.refused,
-            Outcome::Failed => &self.failed,
-            Outcome::Abandoned => &self.abandoned,
-        }
-    }
-
-    fn tally(&self) -> Tally {
-        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        let (answered, refused) = (read(&self.answered), read(&self.refused));
-        let (failed, abandoned) = (read(&self.failed), read(&self.abandoned));
-        let in_flight = read(&self.started).saturating_sub(answered + refused + failed + abandoned);
-        Tally { in_flight, answered, refused, failed, abandoned, busy: Duration::from_micros(read(&self.busy_micros)) }
-    }
-}
-
-/// A call in flight. Counted as ended when dropped, so that a call whose caller went away is counted too.
-struct Running<'a> {
-    counts: &'a Counts,
-    call: &'a Call,
-    started: Instant,
-    outcome: Outcome,
-}
-
-impl Drop for Running<'_> {
-    fn drop(&mut self) {
-        let micros = self.started.elapsed().as_micros() as u64;
-        self.counts.ended(self.outcome).fetch_add(1, Ordering::Relaxed);
-        self.counts.busy_micros.fetch_add(micros, Ordering::Relaxed);
-        let Call { function, caller, .. } = self.call;
-        tracing::trace!(function, door = ?caller.door, outcome = ?self.outcome, micros, "call ended");
-    }
 }
 
 #[cfg(test)]

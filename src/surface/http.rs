@@ -32,13 +32,14 @@ use super::endpoint::LiveLimits;
 use super::errors::{CallError, Kind};
 use super::gate::{Call, Caller, Door, check_open};
 use super::probes::Readiness;
+use super::scrapes::Scrapes;
 use super::sidecar::NAME;
 use super::socket::handshake::{self, HandshakeError};
 use super::socket::intake::{Pace, Room};
 use super::socket::{self, CloseReason, Text};
 use super::watch::WatchService;
-use super::{login, origin, probes, sse, watch};
-use crate::access::{Credentials, Identity, LoginError, audit};
+use super::{login, origin, probes, scrapes, sse, watch};
+use crate::access::{Action, Credentials, Identity, LoginError, audit};
 
 /// The largest piece of a response that is handed to a connection at once. The rest waits here, where it is counted.
 const PIECE_BYTES: usize = 64 << 10;
@@ -72,6 +73,7 @@ pub struct Port {
     pub bus: Arc<Bus>,
     pub health: HealthCheck,
     pub ready: Arc<Readiness>,
+    pub scrapes: Arc<Scrapes>,
     pub nodes: ListNodes,
     pub credentials: Arc<Credentials>,
     pub limits: Arc<LiveLimits>,
@@ -198,6 +200,7 @@ pub fn routes(port: Port) -> Router {
         .route("/health", get(health))
         .route("/livez", get(probes::livez))
         .route("/readyz", get(probes::readyz))
+        .route("/metrics", get(scrapes::metrics))
         .route("/v1/nodes", get(nodes))
         .route("/v1/call/{*function}", post(call))
         .route("/v1/events", get(sse::events))
@@ -242,8 +245,9 @@ async fn admitted(
         && (upgrades || !OPEN_PATHS.contains(&request.uri().path()))
         && !request.uri().path().ends_with("/otel")
     {
-        let door = if upgrades { "bus" } else { "http" };
-        audit::refused_login(peer.ip(), door, refused);
+        let door = if upgrades { Door::Bus } else { Door::Http };
+        audit::refused_login(peer.ip(), door.name(), refused);
+        port.bus.gate().refused_login(door);
     }
     if upgrades {
         return upgrade(port, request, login, peer, place).unwrap_or_else(IntoResponse::into_response);
@@ -276,6 +280,17 @@ async fn admitted(
 /// What needs no credentials: load balancers and people look there first.
 const OPEN_PATHS: [&str; 4] = ["/", "/health", "/livez", "/readyz"];
 
+/// The answer to a caller whose role does not allow what a path is for.
+pub fn forbidden(request: &Request, action: Action) -> Option<Response> {
+    let identity = identity_of(request);
+    if identity.may(action) {
+        return None;
+    }
+    audit::refused_call(&identity, Door::Http, request.uri().path());
+    let refused = CallError::forbidden(&identity, action);
+    Some(error(refused.kind(), &refused.message()))
+}
+
 /// The caller of a request that passed the check.
 pub fn identity_of(request: &Request) -> Arc<Identity> {
     request.extensions().get::<Arc<Identity>>().cloned().unwrap_or_else(Identity::open)
@@ -294,7 +309,7 @@ async fn hint() -> &'static str {
      GET /v1/events streams what happens, as server-sent events: filter with ?session=…&type=…&roles=…&metadata=…,\n\
      resume with ?after=<position> or the header Last-Event-ID.\n\
      GET /v1/nodes lists the nodes of the cluster. GET /health says how the node is,\n\
-     GET /livez and GET /readyz?verbose answer the probes of an orchestrator.\n"
+     GET /livez and GET /readyz?verbose answer the probes of an orchestrator, GET /metrics those of Prometheus.\n"
 }
 
 async fn health(State(port): State<Port>) -> Response {
@@ -307,7 +322,10 @@ async fn health(State(port): State<Port>) -> Response {
 }
 
 /// Where else a client can go.
-async fn nodes(State(port): State<Port>) -> Response {
+async fn nodes(State(port): State<Port>, request: Request) -> Response {
+    if let Some(refused) = forbidden(&request, Action::Read) {
+        return refused;
+    }
     let nodes = (port.nodes)();
     let nodes = nodes.iter().map(|node| json!({ "node": node.node, "url": node.url, "leader": node.leads }));
     axum::Json(json!({ "nodes": nodes.collect::<Vec<_>>() })).into_response()
@@ -334,7 +352,7 @@ async fn call(
     let caller = Caller { door: Door::Http, identity: identity_of(&request) };
     let gate = port.bus.gate();
     if let Err(refused) = gate.check_access(&caller.identity, &function) {
-        audit::refused_call(&caller.identity, caller.door, &function);
+        gate.refused_early(&caller, &function);
         return error(refused.kind(), &refused.message());
     }
     let (body, room) = match read_body(&port, request).await {
@@ -477,6 +495,13 @@ fn upgrade(
         let Ok(upgraded) = upgraded.await else { return };
         let connection = TokioIo::new(upgraded);
         match (route, login) {
+            // A role that may neither read nor subscribe has no use for the bus.
+            (SocketRoute::Bus, Ok(identity)) if !identity.may(Action::Read) => {
+                audit::refused_call(&identity, Door::Bus, "connect");
+                let refused = CallError::forbidden(&identity, Action::Read).message();
+                let close = CloseReason::new(1008, "the role does not allow the bus");
+                socket::refuse(connection, outbound::auth_error(&refused), close).await;
+            }
             (SocketRoute::Bus, Ok(identity)) => {
                 let entrant = Entrant { identity, credentials: port.credentials, peer: Some(peer) };
                 connection::serve(port.bus, connection, entrant, port.shutdown).await;

@@ -1,6 +1,6 @@
 //! The doors in.
 //!
-//! Owns: one client port (`endpoint`) with HTTP (`http`), probes (`probes`), server-sent events (`sse`), the gRPC watch (`watch`) and the
+//! Owns: one client port (`endpoint`) with HTTP (`http`), probes (`probes`), metrics (`scrapes`), server-sent events (`sse`), the gRPC watch (`watch`) and the
 //! embedded iii bus (`bus`); the worker on an iii engine (`worker`); WebSocket plumbing (`socket`); the one way into
 //! the functions (`gate`); where a request carries its credentials (`login`) and which web pages may send one
 //! (`origin`); the functions over an adapter (`calls`); the turns of expensive reads (`turns`); the table of errors
@@ -14,6 +14,7 @@ pub mod preface;
 pub mod impatient;
 pub mod http;
 pub mod probes;
+pub mod scrapes;
 pub mod socket;
 pub mod bus;
 pub mod engine;
@@ -22,6 +23,7 @@ pub mod sse;
 pub mod watch;
 pub mod subscription;
 pub mod gate;
+pub mod call_figures;
 pub mod calls;
 pub mod turns;
 pub mod sidecar;

@@ -205,7 +205,15 @@ async fn every_function_and_stream_follows_the_role_matrix_at_every_door() {
     let dir = tempfile::tempdir().unwrap();
     let node = closed_node(dir.path(), &all_roles()).await;
     for role in Role::ALL {
+        let (status, _) = http(&node, "GET /metrics", Some(role.name()), "").await;
+        assert_eq!((status == 200, status == 403), (role.may(Action::Metrics), !role.may(Action::Metrics)), "{role}");
+        let (status, _) = http(&node, "GET /v1/nodes", Some(role.name()), "").await;
+        assert_eq!((status == 200, status == 403), (role.may(Action::Read), !role.may(Action::Read)), "{role}");
         let mut bus = Bus::connect(&node, Some(role.name())).await;
+        if !role.may(Action::Read) {
+            only_metrics(&node, role, bus).await;
+            continue;
+        }
         for function in requests::served() {
             let allowed = role.may(action_of(function));
             seed(&node).await;
@@ -231,7 +239,6 @@ async fn every_function_and_stream_follows_the_role_matrix_at_every_door() {
         assert_eq!(bound["error"].is_null(), role.may(Action::RawStore), "{role}: {bound}");
         let (status, _) = http(&node, "GET /v1/events", Some(role.name()), "").await;
         assert_eq!(status == 200, events, "{role} over server-sent events");
-        assert_eq!(http(&node, "GET /v1/nodes", Some(role.name()), "").await.0, 200, "{role}");
         let channel = tonic::transport::Channel::from_shared(format!("http://{}", node.local_addr())).unwrap();
         let mut watch = EventsClient::new(channel.connect().await.unwrap());
         let mut request = tonic::Request::new(WatchRequest::default());
@@ -247,6 +254,28 @@ async fn every_function_and_stream_follows_the_role_matrix_at_every_door() {
         }
     }
     node.shutdown().await;
+}
+
+/// A role that may not read is refused at every door for sessions.
+async fn only_metrics(node: &Node, role: Role, mut bus: Bus) {
+    seed(node).await;
+    let before = stored(node).await;
+    let refused = bus.expect("error").await;
+    assert_eq!(refused["error"]["code"], "AUTH_ERROR", "{refused}");
+    assert!(refused["error"]["message"].as_str().unwrap().contains("with the role monitor may not"), "{refused}");
+    assert!(matches!(bus.0.next().await, Some(Ok(Message::Close(Some(_))))), "the close frame follows");
+    for function in requests::served() {
+        let request = right_request(node, function.id).await;
+        let (status, answer) = call(node, function.id, role.name(), request).await;
+        assert_eq!(status, 403, "{role} {} over HTTP: {answer}", function.id);
+    }
+    assert_eq!(http(node, "GET /v1/events", Some(role.name()), "").await.0, 403, "{role}");
+    let channel = tonic::transport::Channel::from_shared(format!("http://{}", node.local_addr())).unwrap();
+    let mut watch = EventsClient::new(channel.connect().await.unwrap());
+    let mut request = tonic::Request::new(WatchRequest::default());
+    request.metadata_mut().insert("authorization", format!("Bearer {role}").parse().unwrap());
+    assert_eq!(watch.watch(request).await.unwrap_err().code(), tonic::Code::PermissionDenied, "{role}");
+    assert_eq!(stored(node).await, before, "{role} changed something");
 }
 
 /// An allowed call may have deleted the session.

@@ -10,6 +10,8 @@ const ANSWER_MAX: Duration = Duration::from_secs(30);
 
 pub struct Answer {
     pub status: u16,
+    /// The head, in lower case.
+    pub head: String,
     pub body: String,
 }
 
@@ -32,13 +34,20 @@ pub async fn request(address: SocketAddr, method: &str, path: &str, headers: &[&
     let answer = tokio::time::timeout(ANSWER_MAX, exchange).await.expect("an answer in time");
     let (head, body) = answer.split_once("\r\n\r\n").expect("a head and a body");
     let status = head.split(' ').nth(1).and_then(|status| status.parse().ok()).expect("a status");
-    Answer { status, body: body.to_owned() }
+    Answer { status, head: head.to_lowercase(), body: body.to_owned() }
 }
 
 /// The status and the body of a GET without credentials.
 pub async fn get(address: SocketAddr, path: &str) -> (u16, String) {
-    let Answer { status, body } = request(address, "GET", path, &[], "").await;
+    let Answer { status, body, .. } = request(address, "GET", path, &[], "").await;
     (status, body)
+}
+
+/// Calls a function, and fails the test if that fails.
+pub async fn call(address: SocketAddr, function: &str, body: &serde_json::Value) -> serde_json::Value {
+    let answer = request(address, "POST", &format!("/v1/call/{function}"), &[], &body.to_string()).await;
+    assert_eq!(answer.status, 200, "{function}: {}", answer.body);
+    serde_json::from_str(&answer.body).expect("JSON")
 }
 
 /// Asks until the answer is right. The last wrong answer fails the test.

@@ -21,25 +21,25 @@ const SOON: Duration = Duration::from_secs(30);
 const TOKEN: &str = "the-token-of-a-test";
 
 /// The certificates of one cluster, in a directory.
-struct Certs {
+pub struct Certs {
     dir: PathBuf,
     cluster: &'static str,
     authority: Made,
 }
 
 impl Certs {
-    fn new(dir: &Path, cluster: &'static str) -> Certs {
+    pub fn new(dir: &Path, cluster: &'static str) -> Certs {
         std::fs::create_dir_all(dir).unwrap();
         let authority = authority::authority(cluster).unwrap();
         std::fs::write(dir.join("ca.pem"), &authority.certificate).unwrap();
         Certs { dir: dir.to_owned(), cluster, authority }
     }
 
-    fn ca(&self) -> PathBuf {
+    pub fn ca(&self) -> PathBuf {
         self.dir.join("ca.pem")
     }
 
-    fn issue(&self, name: &str, who: Who) -> CertificateFiles {
+    pub fn issue(&self, name: &str, who: Who) -> CertificateFiles {
         let subject = Subject { cluster: self.cluster.to_owned(), who };
         let hosts = ["localhost".to_owned(), "127.0.0.1".to_owned()];
         let made = authority::certificate(&self.authority, &subject, &hosts, 30).unwrap();

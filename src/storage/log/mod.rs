@@ -35,6 +35,7 @@ use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 
 use super::disk::Disk;
+use crate::metrics::{Durations, Page, catalogue};
 use cache::Cache;
 use record::{Entry, LogId, Vote};
 use writer::Job;
@@ -177,6 +178,8 @@ struct Shared {
     state: Mutex<State>,
     /// How long syncs take lately, in microseconds.
     sync_us: AtomicU64,
+    /// How long all syncs took, for a page of metrics.
+    syncs: Durations,
 }
 
 impl Shared {
@@ -211,6 +214,7 @@ impl Log {
             limits,
             state: Mutex::new(opened.state),
             sync_us: AtomicU64::new(0),
+            syncs: Durations::default(),
         });
         let (jobs, queue) = mpsc::channel(limits.queue_jobs);
         let writer = Writer::new(disk.clone(), shared.clone(), queue, opened.active, opened.durable);
@@ -233,6 +237,12 @@ impl Log {
     /// How long the disk takes to make a write durable, lately.
     pub fn sync_time(&self) -> Duration {
         Duration::from_micros(self.shared.sync_us.load(Ordering::Relaxed))
+    }
+
+    /// Adds the figures of the log to a page.
+    pub fn measure(&self, page: &mut Page) {
+        page.durations(catalogue::LOG_FSYNC, &[], &self.shared.syncs);
+        page.whole(catalogue::LOG_QUEUE, (self.jobs.max_capacity() - self.jobs.capacity()) as u64);
     }
 
     /// Bytes of all segment files.

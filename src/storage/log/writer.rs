@@ -221,7 +221,9 @@ impl Writer {
         let began = Instant::now();
         let written = file.write_at(&self.buffer, offset).and_then(|()| file.sync_data());
         written.map_err(disk_error(format_args!("writing {}", path.display())))?;
-        self.shared.took(self.delay + began.elapsed());
+        let took = self.delay + began.elapsed();
+        self.shared.took(took);
+        self.shared.syncs.observe(took);
 
         self.durable.write(salt, end);
         // Do not keep the memory of an exceptionally large frame.

@@ -50,6 +50,7 @@ use super::state::{Encoded, Records, checkpoint};
 use super::{Frozen, Pairs, Store};
 use crate::machine::refusal::Fault;
 use crate::machine::view::View;
+use crate::metrics::{Page, catalogue};
 
 /// Memory limits of a store, beside sled's own cache.
 #[derive(Debug, Clone, Copy)]
@@ -283,6 +284,15 @@ impl Store for SledStore {
         layers.freezes.retain(|freeze| freeze.strong_count() > 0);
         layers.freezes.push(Arc::downgrade(&freeze));
         Ok(Frozen { checkpoint, pairs: Box::new(FrozenPairs::new(freeze, base, piece_bytes)) })
+    }
+
+    fn measure(&self, page: &mut Page) {
+        let (active, sealed) = {
+            let control = self.shared.control();
+            (control.active_bytes, control.sealed_bytes)
+        };
+        page.whole_of(catalogue::STATE_LAYERS, &[("layer", "active")], active as u64);
+        page.whole_of(catalogue::STATE_LAYERS, &[("layer", "sealed")], sealed as u64);
     }
 
     fn replace(&self, pairs: Pairs<'_>, checkpoint: Bytes) -> Result<(), Fault> {

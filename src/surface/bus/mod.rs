@@ -33,6 +33,7 @@ use super::socket::outbox::{Outbox, OutboxLimits};
 use super::subscription::is_reserved;
 use crate::access::Identity;
 use crate::events::current::CurrentFeed;
+use crate::metrics::{Page, catalogue};
 
 /// Clients that lost their socket and whose results are kept.
 const DETACHED_CLIENTS_MAX: usize = 1024;
@@ -157,6 +158,12 @@ impl Bus {
     /// True for names that this node serves and that no client may register.
     fn reserves(&self, id: &str) -> bool {
         self.serves_sessions && is_reserved(id)
+    }
+
+    /// Adds the figures of the bus to a page.
+    pub fn measure(&self, page: &mut Page) {
+        page.whole(catalogue::BUS_CLIENTS, self.clients() as u64);
+        page.whole(catalogue::OUTBOUND, self.outgoing_bytes.load(Ordering::Relaxed) as u64);
     }
 
     /// Number of connected clients.

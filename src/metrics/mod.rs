@@ -1,0 +1,15 @@
+//! Figures about a running node, for Prometheus.
+//!
+//! Owns: what parts record into (`Counter`, `Durations`), the list of all metrics (`catalogue`), and the page that
+//! `GET /metrics` answers with (`Page`). A part keeps its own counters, and adds them to a page when it is asked to.
+//! Never: a lock or an allocation where something is recorded, or a decision by a figure.
+
+pub mod catalogue;
+mod counter;
+mod durations;
+mod page;
+
+pub use catalogue::{Kind, Metric};
+pub use counter::Counter;
+pub use durations::Durations;
+pub use page::Page;
