@@ -171,9 +171,8 @@ mod tests {
         assert!(futures::poll!(&mut writer).is_pending());
         log.append((10..20).map(entry).collect(), Box::new(|outcome| outcome.unwrap())).await.unwrap();
         assert_eq!(log.shared.state().cache.first(), Some(10));
-        let read = |from, to| -> Vec<u64> {
-            log.read(from, to, usize::MAX).unwrap().iter().map(Entry::index).collect()
-        };
+        let read =
+            |from, to| -> Vec<u64> { log.read(from, to, usize::MAX).unwrap().iter().map(Entry::index).collect() };
         for from in 1..20 {
             assert_eq!(read(from, u64::MAX), (from..20).collect::<Vec<_>>());
             assert_eq!(read(from, 12), (from..12).collect::<Vec<_>>());
