@@ -92,6 +92,8 @@ pub struct Client {
     common: Arc<Common>,
     chance: Chance,
     written: usize,
+    /// Sessions that this client wrote to. A tenant may have lost some of them since.
+    own: Vec<String>,
     /// The last revision of an entry that this client saw. It may be stale.
     revisions: BTreeMap<(String, String), u64>,
     /// Nodes that did not answer recently, and until when to avoid them.
@@ -115,6 +117,7 @@ impl Client {
             common,
             chance,
             written: 0,
+            own: Vec::new(),
             revisions: BTreeMap::new(),
             silent_until: BTreeMap::new(),
         }
@@ -203,14 +206,13 @@ impl Client {
 
     fn session(&mut self) -> String {
         let created = lock(&self.common.sessions).clone();
-        // A tenant sees few of the shared sessions at a time.
-        let shared = if self.is_scoped() { 5 } else { 8 };
-        match self.chance.below(10) {
-            created_by_someone if created_by_someone >= shared => {
-                self.chance.pick(&created).cloned().unwrap_or_else(|| "s0".to_owned())
-            }
-            _shared => format!("s{}", self.chance.below(SHARED_SESSIONS)),
-        }
+        let known = match self.chance.below(10) {
+            0 | 1 => self.chance.pick(&created),
+            // A tenant sees few of the other sessions.
+            2..=6 if self.is_scoped() => self.chance.pick(&self.own),
+            _shared => None,
+        };
+        known.cloned().unwrap_or_else(|| format!("s{}", self.chance.below(SHARED_SESSIONS)))
     }
 
     fn entry(&mut self, session_id: &str) -> Option<String> {
@@ -259,7 +261,10 @@ impl Client {
             let (id, outcome) = self.attempt(node, function, &request, first).await;
             first.get_or_insert(id);
             match outcome {
-                Outcome::Answered(answer) => return Some(answer),
+                Outcome::Answered(answer) => {
+                    self.wrote(function, &request, &answer);
+                    return Some(answer);
+                }
                 Outcome::Refused { .. } => return None,
                 Outcome::Unknown(_) if !repeatable => return None,
                 Outcome::Unknown(_) | Outcome::Unavailable(_) => {}
@@ -271,6 +276,17 @@ impl Client {
             tokio::time::sleep(self.chance.millis(5, 100)).await;
         }
         None
+    }
+
+    fn wrote(&mut self, function: &str, request: &Value, answer: &Value) {
+        let session_id = match function {
+            "session::create" | "session::fork" => &answer["session_id"],
+            "session::ensure" | "session::append" | "session::set-meta" => &request["session_id"],
+            _other => return,
+        };
+        if let Some(session_id) = session_id.as_str().filter(|id| self.own.iter().all(|own| own != id)) {
+            self.own.push(session_id.to_owned());
+        }
     }
 
     async fn ensured(&mut self, session_id: &str) {
