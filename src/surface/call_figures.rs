@@ -61,8 +61,8 @@ pub struct Tally {
     pub busy: Duration,
 }
 
-impl CallFigures {
-    pub fn new() -> CallFigures {
+impl Default for CallFigures {
+    fn default() -> CallFigures {
         let names: Vec<&'static str> = requests::served().map(|function| function.id).collect();
         let old = |(row, id): (usize, &&str)| Some((requests::legacy_name(id)?, row));
         let mut rows: HashMap<String, usize> = names.iter().enumerate().filter_map(old).collect();
@@ -70,7 +70,9 @@ impl CallFigures {
         let functions = names.into_iter().chain([UNKNOWN]).map(|id| (id, Default::default())).collect();
         CallFigures { rows, functions }
     }
+}
 
+impl CallFigures {
     fn row(&self, function: &str, door: Door) -> &AtDoor {
         let row = self.rows.get(function).copied().unwrap_or(self.functions.len() - 1);
         &self.functions[row].1[door as usize]
@@ -193,7 +195,7 @@ mod tests {
 
     #[test]
     fn the_number_of_series_does_not_grow_with_the_names_that_callers_use() {
-        let figures = CallFigures::new();
+        let figures = CallFigures::default();
         let unknown = |name: &str| Err(CallError::FunctionUnknown(name.to_owned()));
         for number in 0..1000 {
             let name = format!("made::up-{number}");

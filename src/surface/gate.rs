@@ -140,7 +140,7 @@ impl Gate {
         Arc::new(Gate {
             service,
             memory: Memory::new(bytes),
-            calls: CallFigures::new(),
+            calls: CallFigures::default(),
             not_admitted: Counter::default(),
             refused_logins: Default::default(),
             engine,
