@@ -71,6 +71,8 @@ impl RaftLogReader<Types> for LogStore {
         let (from, to) = bounds(&range);
         let store = self.clone();
         let pieces = stream::unfold(from, move |next| {
+            // It asks for the next piece when it has the one before.
+            store.log.note_applied(next);
             let piece = if next < to { store.read(next, to, READ_BYTES) } else { Ok(Vec::new()) };
             async move {
                 match piece {

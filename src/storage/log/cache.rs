@@ -1,20 +1,27 @@
 //! Owns: the newest entries of the log in memory, bounded in bytes. Entries that are not in a file yet are never
-//! evicted.
+//! evicted. Entries that apply has not read yet have a larger bound: apply needs each of them once, soon, and on the thread
+//! of consensus, which must not wait for a disk.
 
 use std::collections::VecDeque;
 
 use super::record::Entry;
+
+/// How many times the bound the cache may hold while apply is behind. With the default bound that is 128 MiB: some batches
+/// of the largest size.
+const BEHIND_FACTOR: usize = 8;
 
 #[derive(Debug)]
 pub struct Cache {
     entries: VecDeque<Entry>,
     bytes: usize,
     bytes_max: usize,
+    /// Apply has read the entries below this index. `None` until it reads the first time.
+    applied: Option<u64>,
 }
 
 impl Cache {
     pub fn new(bytes_max: usize) -> Cache {
-        Cache { entries: VecDeque::new(), bytes: 0, bytes_max }
+        Cache { entries: VecDeque::new(), bytes: 0, bytes_max, applied: None }
     }
 
     /// The index of the oldest cached entry.
@@ -34,10 +41,26 @@ impl Cache {
         self.entries.push_back(entry);
     }
 
+    /// Apply has read the entries below this index.
+    pub fn applied(&mut self, next: u64) {
+        self.applied = self.applied.max(Some(next));
+    }
+
     /// Evicts the oldest entries while the cache is too large, but only those that are in a file (`index < written`).
     pub fn shrink(&mut self, written: u64) {
-        while self.bytes > self.bytes_max && self.first().is_some_and(|first| first < written) {
+        while let Some(first) = self.first()
+            && first < written
+            && self.bytes > self.bound(first)
+        {
             self.drop_front();
+        }
+    }
+
+    /// How large the cache may be with this entry in it.
+    fn bound(&self, index: u64) -> usize {
+        match self.applied {
+            Some(applied) if index >= applied => self.bytes_max.saturating_mul(BEHIND_FACTOR),
+            Some(_) | None => self.bytes_max,
         }
     }
 
@@ -81,6 +104,24 @@ mod tests {
         assert_eq!(cache.first(), Some(12));
         assert_eq!(cache.get(13).map(Entry::index), Some(13));
         assert!(cache.get(11).is_none() && cache.get(15).is_none());
+    }
+
+    #[test]
+    fn entries_that_apply_has_not_read_yet_are_kept_longer() {
+        let mut cache = Cache::new(3 * entry(0).weight());
+        (0..100).for_each(|index| cache.push(entry(index)));
+        cache.applied(40);
+        cache.shrink(100);
+        // Of those that apply needs, as many as the larger bound allows.
+        assert_eq!(cache.first(), Some(100 - 3 * BEHIND_FACTOR as u64));
+        cache.applied(90);
+        // A second reader that began earlier changes nothing.
+        cache.applied(50);
+        cache.shrink(100);
+        assert_eq!(cache.first(), Some(90));
+        cache.applied(100);
+        cache.shrink(100);
+        assert_eq!(cache.first(), Some(97));
     }
 
     #[test]

@@ -276,6 +276,14 @@ impl Log {
         self.shared.state().committed = committed;
     }
 
+    /// Apply has read the entries below this index. Until then they are kept in memory, up to a larger bound.
+    pub fn note_applied(&self, next: u64) {
+        let mut state = self.shared.state();
+        let written = state.written;
+        state.cache.applied(next);
+        state.cache.shrink(written);
+    }
+
     /// Makes entries readable at once. The writer calls `done` when they are durable.
     pub async fn append(&self, entries: Vec<Entry>, done: Done) -> Result<(), LogError> {
         let slot = self.jobs.reserve().await.map_err(|_| LogError::Closed)?;

@@ -11,6 +11,7 @@ use super::record::{Entry, Unreadable};
 use super::segment::{FRAME_HEAD_BYTES, FrameHead};
 use super::{Log, LogError, Shared, disk_error};
 use crate::proto::log as proto;
+use crate::storage::blocking::block;
 use crate::storage::disk::Disk;
 
 /// A range of a file that holds the entries `from..to`.
@@ -57,7 +58,8 @@ impl Log {
                 }
             };
             let Some(range) = range else { return missing(&self.shared, entries, next) };
-            let read = match read_range(&*self.disk, &range) {
+            // Consensus reads here too, and its thread must not wait for a disk: it answers heartbeats.
+            let read = match block(|| read_range(&*self.disk, &range)) {
                 Ok(read) => read,
                 // The file may have been purged or truncated in the meantime. Then its entries are rightly gone.
                 Err(error) => {

@@ -37,7 +37,6 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use bytes::Bytes;
-use tokio::runtime::{Handle, RuntimeFlavor};
 
 use base::Base;
 pub use base::OpenFault;
@@ -45,6 +44,7 @@ use freeze::{Freeze, FrozenPairs};
 use layers::Layers;
 use recent::is_plain;
 
+use super::blocking::block;
 use super::files::{self, DirLock};
 use super::state::{Encoded, Records, checkpoint};
 use super::{Frozen, Pairs, Store};
@@ -120,14 +120,6 @@ struct Control {
 impl Control {
     fn ahead_bytes(&self) -> usize {
         self.active_bytes + self.sealed_bytes
-    }
-}
-
-/// Blocks without stopping the other tasks of a runtime's worker thread.
-fn block<R>(wait: impl FnOnce() -> R) -> R {
-    match Handle::try_current().map(|runtime| runtime.runtime_flavor()) {
-        Ok(RuntimeFlavor::MultiThread) => tokio::task::block_in_place(wait),
-        Ok(_) | Err(_) => wait(),
     }
 }
 
