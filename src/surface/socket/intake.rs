@@ -1,5 +1,6 @@
 //! Owns: the memory bound of messages that are still arriving, over all clients. A socket that exceeds its free share
-//! is not read until other messages are complete.
+//! is not read until other messages are complete. One message at a time may always arrive whole: otherwise many large
+//! ones, each with a part of the memory, would wait for each other.
 //! Never: what a message means.
 
 use std::io;
@@ -26,40 +27,84 @@ const STEP_MAX: Duration = Duration::from_secs(20);
 /// The memory for arriving messages, shared by all clients.
 pub struct Intake {
     kib: Arc<Semaphore>,
+    /// Its one permit is the memory for one whole message. The message that holds it takes nothing else.
+    whole_message: Arc<Semaphore>,
 }
 
 impl Intake {
     pub fn new(total_bytes_max: usize, message_bytes_max: usize) -> Intake {
-        // At least two messages, because permits come in steps: otherwise the largest could never arrive.
-        let total = kib(total_bytes_max.max(2 * message_bytes_max));
-        Intake { kib: Arc::new(Semaphore::new(total as usize)) }
+        // At least two messages: one that may arrive whole, and one by steps.
+        let total = total_bytes_max.max(2 * message_bytes_max);
+        let by_steps = kib(total - message_bytes_max).max(STEP_KIB);
+        Intake { kib: Arc::new(Semaphore::new(by_steps as usize)), whole_message: Arc::new(Semaphore::new(1)) }
     }
 
     /// Memory for a message that arrives by another way than a socket. It grows while the message arrives.
     pub fn room(&self) -> Room {
-        Room { kib: self.kib.clone(), permits: None }
+        Room { kib: self.kib.clone(), whole_message: self.whole_message.clone(), taken: Taken::default() }
     }
 
     /// Measures what is read from a socket.
     pub fn meter<S>(&self, socket: S) -> (Metered<S>, Arc<Arriving>) {
         let arriving = Arc::new(Arriving::default());
-        (Metered { socket, share: PollSemaphore::new(self.kib.clone()), arriving: arriving.clone() }, arriving)
+        let metered = Metered {
+            socket,
+            share: PollSemaphore::new(self.kib.clone()),
+            whole_message: PollSemaphore::new(self.whole_message.clone()),
+            arriving: arriving.clone(),
+        };
+        (metered, arriving)
+    }
+}
+
+/// What one arriving message has taken beyond its free share.
+#[derive(Default)]
+struct Taken {
+    steps: Option<OwnedSemaphorePermit>,
+    whole_message: Option<OwnedSemaphorePermit>,
+}
+
+impl Taken {
+    /// How many bytes it may have.
+    fn allows(&self) -> usize {
+        match self.whole_message {
+            // The size of a message is bounded elsewhere.
+            Some(_) => usize::MAX,
+            None => FREE_BYTES + self.steps.as_ref().map_or(0, OwnedSemaphorePermit::num_permits) * 1024,
+        }
+    }
+
+    fn add_step(&mut self, step: OwnedSemaphorePermit) {
+        match &mut self.steps {
+            Some(steps) => steps.merge(step),
+            None => self.steps = Some(step),
+        }
+    }
+
+    /// The steps become free for others.
+    fn take_whole_message(&mut self, permit: OwnedSemaphorePermit) {
+        *self = Taken { steps: None, whole_message: Some(permit) };
     }
 }
 
 /// The memory of one arriving message.
 pub struct Room {
     kib: Arc<Semaphore>,
-    permits: Option<OwnedSemaphorePermit>,
+    whole_message: Arc<Semaphore>,
+    taken: Taken,
 }
 
 impl Room {
     /// Waits until there is memory for this many bytes. A small message needs none.
     pub async fn grow_to(&mut self, bytes: usize) {
-        while bytes > allowed(self.permits.as_ref()) {
-            // The semaphore is never closed, so this cannot fail.
-            let Ok(more) = self.kib.clone().acquire_many_owned(STEP_KIB).await else { return };
-            add(&mut self.permits, more);
+        while bytes > self.taken.allows() {
+            // The semaphores are never closed, so neither fails.
+            tokio::select! {
+                biased;
+                Ok(step) = self.kib.clone().acquire_many_owned(STEP_KIB) => self.taken.add_step(step),
+                Ok(whole) = self.whole_message.clone().acquire_owned() => self.taken.take_whole_message(whole),
+                else => return,
+            }
         }
     }
 }
@@ -90,17 +135,6 @@ impl Default for Pace {
     }
 }
 
-fn allowed(permits: Option<&OwnedSemaphorePermit>) -> usize {
-    FREE_BYTES + permits.map_or(0, OwnedSemaphorePermit::num_permits) * 1024
-}
-
-fn add(permits: &mut Option<OwnedSemaphorePermit>, more: OwnedSemaphorePermit) {
-    match permits {
-        Some(permits) => permits.merge(more),
-        None => *permits = Some(more),
-    }
-}
-
 /// Bytes as permits of a semaphore: KiB, rounded up, at least one.
 pub fn kib(bytes: usize) -> u32 {
     u32::try_from(bytes.div_ceil(1024).max(1)).unwrap_or(u32::MAX)
@@ -116,10 +150,12 @@ pub struct Arriving {
 struct Held {
     /// Read since the last complete message.
     bytes: usize,
-    permits: Option<OwnedSemaphorePermit>,
+    taken: Taken,
     progressed: bool,
-    /// When the last step was acquired.
+    /// When the last step was acquired, or arrived in the memory of a whole message.
     step_began: Option<Instant>,
+    /// The step is complete when this many bytes have arrived.
+    step_end: usize,
     /// Since when it waits for the next step.
     waiting: Option<Instant>,
 }
@@ -156,8 +192,9 @@ impl Arriving {
 }
 
 impl Held {
-    fn allowed(&self) -> usize {
-        allowed(self.permits.as_ref())
+    fn begin_step(&mut self) {
+        (self.waiting, self.step_began) = (None, Some(Instant::now()));
+        self.step_end = self.bytes + STEP_BYTES;
     }
 }
 
@@ -165,7 +202,30 @@ impl Held {
 pub struct Metered<S> {
     socket: S,
     share: PollSemaphore,
+    whole_message: PollSemaphore,
     arriving: Arc<Arriving>,
+}
+
+impl<S> Metered<S> {
+    /// Waits for memory for the next step, or for a whole message.
+    fn poll_grow(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        locked(&self.arriving.held).waiting.get_or_insert_with(Instant::now);
+        // The semaphores are never closed, so neither is ever `None`.
+        let step = self.share.poll_acquire_many(cx, STEP_KIB);
+        let whole = if step.is_pending() { self.whole_message.poll_acquire(cx) } else { Poll::Pending };
+        let mut held = locked(&self.arriving.held);
+        match (step, whole) {
+            (Poll::Ready(Some(step)), _) => held.taken.add_step(step),
+            (_, Poll::Ready(Some(whole))) => held.taken.take_whole_message(whole),
+            (_, _) => return Poll::Pending,
+        }
+        held.begin_step();
+        drop(held);
+        // A request that still waits would keep permits from others when they become free.
+        self.share = PollSemaphore::new(self.share.clone_inner());
+        self.whole_message = PollSemaphore::new(self.whole_message.clone_inner());
+        Poll::Ready(())
+    }
 }
 
 impl<S: AsyncRead + Unpin> AsyncRead for Metered<S> {
@@ -173,17 +233,10 @@ impl<S: AsyncRead + Unpin> AsyncRead for Metered<S> {
         let this = self.get_mut();
         let wants_more = {
             let held = locked(&this.arriving.held);
-            held.bytes >= held.allowed()
+            held.bytes >= held.taken.allows()
         };
         if wants_more {
-            locked(&this.arriving.held).waiting.get_or_insert_with(Instant::now);
-            // The semaphore is never closed, so this is never `None`.
-            let more = ready!(this.share.poll_acquire_many(cx, STEP_KIB));
-            let mut held = locked(&this.arriving.held);
-            if let Some(more) = more {
-                add(&mut held.permits, more);
-            }
-            (held.waiting, held.step_began) = (None, Some(Instant::now()));
+            ready!(this.poll_grow(cx));
         }
         let before = buf.filled().len();
         ready!(Pin::new(&mut this.socket).poll_read(cx, buf))?;
@@ -191,6 +244,9 @@ impl<S: AsyncRead + Unpin> AsyncRead for Metered<S> {
         let mut held = locked(&this.arriving.held);
         held.bytes += read;
         held.progressed |= read > 0;
+        if held.taken.whole_message.is_some() && held.bytes >= held.step_end {
+            held.begin_step();
+        }
         Poll::Ready(Ok(()))
     }
 }
@@ -254,21 +310,53 @@ mod tests {
     async fn a_client_past_its_free_share_waits_until_another_is_done() {
         let intake = Intake::new(STEP_KIB as usize * 1024, 1024);
         let endless = || tokio::io::repeat(1);
-        let (mut one, _) = intake.meter(endless());
-        let (mut two, arriving) = intake.meter(endless());
         let (mut large, mut next) = (vec![0; FREE_BYTES], [0]);
-        one.read_exact(&mut large).await.unwrap();
-        one.read_exact(&mut next).await.unwrap();
-        two.read_exact(&mut large).await.unwrap();
+        // One takes the only step, another the memory of a whole message.
+        let (mut by_steps, _) = intake.meter(endless());
+        let (mut whole, _) = intake.meter(endless());
+        for one in [&mut by_steps, &mut whole] {
+            one.read_exact(&mut large).await.unwrap();
+            one.read_exact(&mut next).await.unwrap();
+        }
+        let (mut third, arriving) = intake.meter(endless());
+        third.read_exact(&mut large).await.unwrap();
         assert!(arriving.progressed() && !arriving.progressed());
         tokio::select! {
             biased;
-            _ = two.read_exact(&mut next) => panic!("read more than there is room for"),
+            _ = third.read_exact(&mut next) => panic!("read more than there is room for"),
             () = tokio::task::yield_now() => {}
         }
-        drop(one);
-        two.read_exact(&mut next).await.unwrap();
+        drop(by_steps);
+        third.read_exact(&mut next).await.unwrap();
         arriving.finished();
-        two.read_exact(&mut large).await.unwrap();
+        third.read_exact(&mut large).await.unwrap();
+    }
+
+    /// Each takes a part of the memory before any of them is complete.
+    #[tokio::test(start_paused = true)]
+    async fn large_messages_that_arrive_together_all_arrive() {
+        const MESSAGE_BYTES: usize = 3 * STEP_BYTES;
+        let intake = Intake::new(2 * MESSAGE_BYTES, MESSAGE_BYTES);
+        let mut all = tokio::task::JoinSet::new();
+        for _ in 0..8 {
+            let (mut metered, arriving) = intake.meter(tokio::io::repeat(1));
+            all.spawn(async move {
+                let mut part = vec![0; STEP_BYTES / 4];
+                for _ in 0..MESSAGE_BYTES / part.len() {
+                    metered.read_exact(&mut part).await.unwrap();
+                    tokio::task::yield_now().await;
+                }
+                arriving.finished();
+            });
+            let mut room = intake.room();
+            all.spawn(async move {
+                for steps in 1..=MESSAGE_BYTES / STEP_BYTES {
+                    room.grow_to(steps * STEP_BYTES).await;
+                    tokio::task::yield_now().await;
+                }
+            });
+        }
+        let arrived = tokio::time::timeout(Duration::from_secs(3600), all.join_all()).await;
+        assert_eq!(arrived.expect("none waits for ever").len(), 16);
     }
 }
