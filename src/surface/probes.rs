@@ -17,7 +17,7 @@ use tokio::time::Instant;
 
 use super::http::{HttpError, Port};
 
-/// A result is used again for this long: whoever asks without credentials must not make much work.
+/// A result is used again for this long: callers without credentials must not make much work.
 const KEPT_FOR: Duration = Duration::from_millis(200);
 
 /// One condition of readiness.

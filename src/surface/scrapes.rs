@@ -16,7 +16,7 @@ use crate::metrics::Page;
 /// Adds the figures of the node behind the port to a page. It may read files.
 pub type MeasureNode = Arc<dyn Fn(&mut Page) + Send + Sync>;
 
-/// The pages of one port. They are made one after the other: whoever asks often must wait.
+/// The pages of one port. They are made one after the other, so a client that asks often must wait.
 pub struct Scrapes {
     measure: MeasureNode,
     turn: Mutex<()>,

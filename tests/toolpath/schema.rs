@@ -1,4 +1,5 @@
-//! Exports against the two schemas of the format: the base schema, and that of the kind (tests/golden/toolpath).
+//! Exports against the two schemas of the format: the base schema of the toolpath crate, and that of the kind
+//! (tests/golden/toolpath).
 //! Owns: a reader of the part of JSON Schema that they use.
 
 use serde_json::{Value, json};
@@ -6,7 +7,7 @@ use session_manager::machine::toolpath::write::Form;
 
 use crate::sessions::sample;
 
-const BASE: &str = include_str!("../golden/toolpath/toolpath.schema.json");
+const BASE: &str = ::toolpath::SCHEMA_JSON;
 const KIND: &str = include_str!("../golden/toolpath/agent-coding-session-v1.1.0.json");
 
 /// Everything that is wrong with a document.
