@@ -6,6 +6,7 @@
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use futures::stream::{self, BoxStream};
 use futures::{Stream, StreamExt};
@@ -19,14 +20,22 @@ use tonic::{Status, Streaming};
 
 use super::elections::Signs;
 use super::network::Connection;
+use super::pieces::{self, Pieces};
 use super::replica::Raft;
 use super::types::{LogId, Types};
 use super::wire;
 use crate::planted::{self, Bug};
-use crate::proto::peer::{AppendRequest, AppendResponse};
+use crate::proto::peer::{AppendRequest, AppendResponse, Hop};
+use crate::storage::blocking::block;
 
 /// Requests in flight. A small number: what waits meanwhile is sent together, and shares the follower's next write.
 const IN_FLIGHT_MAX: usize = 4;
+
+/// The response metadata of a follower that accepts requests in pieces. Followers of version 0.1.0 do not send it.
+pub const TAKES_PIECES: &str = "entry-pieces";
+
+/// A large request gets one second more to be answered for this many bytes.
+const BYTES_PER_SECOND_MIN: usize = 4 << 20;
 
 type Answer = Result<StreamAppendResult<Types>, RPCError<Types>>;
 pub type Answers<'s> = BoxStream<'s, Answer>;
@@ -36,11 +45,20 @@ struct Sending<'s, S> {
     connection: &'s mut Connection,
     input: S,
     /// `None` after the last request.
-    requests: Option<mpsc::Sender<AppendRequest>>,
+    requests: Option<mpsc::Sender<Pieces>>,
     answers: Streaming<AppendResponse>,
-    /// The log id before each request in flight and its last one, oldest first.
-    in_flight: VecDeque<(Option<LogId>, Option<LogId>)>,
+    /// Oldest first.
+    in_flight: VecDeque<InFlight>,
     answer_due: Instant,
+}
+
+/// A request that was not answered yet.
+struct InFlight {
+    /// The log id before its entries.
+    previous: Option<LogId>,
+    /// Its last log id.
+    last: Option<LogId>,
+    answer_within: Duration,
 }
 
 /// Sends the requests of `input` over one call. The answers have the order of the requests.
@@ -51,15 +69,17 @@ where
     // Polled before dialling: openraft applies its backoff between failures only when its stream is polled.
     let Some(first) = input.next().await else { return Ok(stream::empty().boxed()) };
     let (requests, queued) = mpsc::channel(IN_FLIGHT_MAX);
-    let range = range(&first);
     // Only the first request names sender and receiver, for the whole call.
-    let sent = requests.try_send(wire::append_to_proto(Some(connection.hop()), first)).is_ok();
+    let (first, in_flight) = prepare(connection, Some(connection.hop()), first);
+    let within = in_flight.answer_within;
+    let sent = requests.try_send(first).is_ok();
     debug_assert!(sent, "a new queue has room");
-    let queued = stream::unfold(queued, |mut queued| async { Some((queued.recv().await?, queued)) });
     let mut client = connection.client()?;
-    let within = connection.answer_within();
-    let answers = match timeout(within, client.append_stream(queued)).await {
-        Ok(Ok(answers)) => answers.into_inner(),
+    let answers = match timeout(within, client.append_stream(pieces::stream(queued))).await {
+        Ok(Ok(answers)) => {
+            connection.takes_pieces = answers.metadata().contains_key(TAKES_PIECES);
+            answers.into_inner()
+        }
         Ok(Err(status)) => return Err(connection.refused(status).into()),
         Err(_) => return Err(connection.timed_out(within).into()),
     };
@@ -68,7 +88,7 @@ where
         input,
         requests: Some(requests),
         answers,
-        in_flight: [range].into(),
+        in_flight: [in_flight].into(),
         answer_due: Instant::now() + within,
     };
     Ok(stream::unfold(Some(sending), Sending::next).boxed())
@@ -102,7 +122,8 @@ where
                     None => this.requests = None,
                 },
                 () = sleep_until(this.answer_due), if !this.in_flight.is_empty() => {
-                    return Some((Err(this.connection.timed_out(this.connection.answer_within()).into()), None));
+                    let within = this.in_flight.front().map_or(Duration::ZERO, |late| late.answer_within);
+                    return Some((Err(this.connection.timed_out(within).into()), None));
                 }
             }
         }
@@ -110,21 +131,22 @@ where
 
     /// Returns false if the call has ended.
     fn send(&mut self, request: AppendEntriesRequest<Types>) -> bool {
+        let (request, in_flight) = prepare(self.connection, None, request);
         if self.in_flight.is_empty() {
-            self.answer_due = Instant::now() + self.connection.answer_within();
+            self.answer_due = Instant::now() + in_flight.answer_within;
         }
-        self.in_flight.push_back(range(&request));
-        let request = wire::append_to_proto(None, request);
+        self.in_flight.push_back(in_flight);
         // The queue is as long as the number of requests in flight, so it is never full.
         self.requests.as_ref().is_some_and(|requests| requests.try_send(request).is_ok())
     }
 
     fn answered(mut self, answer: AppendResponse) -> Option<(Answer, Option<Self>)> {
-        let Some((previous, last)) = self.in_flight.pop_front() else {
+        let Some(InFlight { previous, last, .. }) = self.in_flight.pop_front() else {
             let why = self.connection.unreachable(&"it answered a request that was never sent");
             return Some((Err(why.into()), None));
         };
-        self.answer_due = Instant::now() + self.connection.answer_within();
+        let next = self.in_flight.front().map_or(Duration::ZERO, |next| next.answer_within);
+        self.answer_due = Instant::now() + next;
         let answer = match wire::appended_from_proto(answer) {
             Ok(answer) => answer,
             Err(status) => return Some((Err(self.connection.unreachable(&status.message()).into()), None)),
@@ -141,10 +163,14 @@ where
     }
 }
 
-/// The log id before a request, and its last one.
-fn range(request: &AppendEntriesRequest<Types>) -> (Option<LogId>, Option<LogId>) {
+/// A request as it is sent, and what the answer to it means.
+fn prepare(connection: &Connection, hop: Option<Hop>, request: AppendEntriesRequest<Types>) -> (Pieces, InFlight) {
     let previous = request.prev_log_id;
-    (previous, request.entries.last().map(RaftEntry::log_id).or(previous))
+    let last = request.entries.last().map(RaftEntry::log_id).or(previous);
+    let request = Pieces::of(wire::append_to_proto(hop, request), connection.takes_pieces);
+    let answer_within =
+        connection.answer_within() + Duration::from_secs((request.bytes() / BYTES_PER_SECOND_MIN) as u64);
+    (request, InFlight { previous, last, answer_within })
 }
 
 /// The follower's end: passes requests to consensus in order, and answers each when it is durable. An invalid request
@@ -158,9 +184,9 @@ pub fn receive(
 ) -> BoxStream<'static, Result<AppendResponse, Status>> {
     let refused = Arc::new(Mutex::new(None));
     let refusal = refused.clone();
-    let requests = stream::once(async { Ok(first) }).chain(rest);
+    let requests = pieces::assembled(stream::once(async { Ok(first) }).chain(rest));
     let this = raft.clone();
-    let decoded = requests.map(|request| request.and_then(wire::append_from_proto)).scan((), move |(), request| {
+    let decoded = requests.map(|request| request.and_then(decode)).scan((), move |(), request| {
         let request = request.map_err(|status| *lock(&refusal) = Some(status)).ok();
         if let Some(request) = &request
             && !planted::has(Bug::HeartbeatsWaitForDisk)
@@ -175,6 +201,14 @@ pub fn receive(
     });
     let at_the_end = stream::once(async move { lock(&refused).take().map(Err) }).filter_map(async |refusal| refusal);
     answers.chain(at_the_end).take_until(closing.cancelled_owned()).boxed()
+}
+
+/// Reading a large request takes longer than a heartbeat may wait.
+fn decode(request: AppendRequest) -> Result<AppendEntriesRequest<Types>, Status> {
+    match pieces::is_large(&request) {
+        true => block(|| wire::append_from_proto(request)),
+        false => wire::append_from_proto(request),
+    }
 }
 
 fn lock(refused: &Mutex<Option<Status>>) -> std::sync::MutexGuard<'_, Option<Status>> {

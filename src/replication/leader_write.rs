@@ -6,9 +6,10 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use openraft::errors::{ClientWriteError, RaftError};
+use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::timeout_at;
 
-use super::attempt::{Attempt, encode};
+use super::attempt::{Attempt, NotProposed, encode};
 use super::before_commit;
 use super::leader::Leader;
 use super::replica::Replica;
@@ -21,6 +22,7 @@ use crate::machine::stamp::Stamp;
 use crate::machine::{self, Answer, Command, Stamped};
 use crate::mint::Mint;
 use crate::planted::{self, Bug};
+use crate::storage::log::command::Order;
 use crate::storage::with_view;
 
 pub struct LeaderWrite {
@@ -30,9 +32,18 @@ pub struct LeaderWrite {
     /// Receives events after their commit.
     pub sink: Arc<dyn EventSink>,
     pub steps: Steps,
+    /// The turn of large commands.
+    large: Semaphore,
 }
 
+/// Commands with more bytes than this take turns.
+const LARGE_COMMAND_BYTES: usize = 1 << 20;
+
 impl LeaderWrite {
+    pub fn new(replica: Arc<Replica>, mint: Arc<dyn Mint>, sink: Arc<dyn EventSink>, steps: Steps) -> LeaderWrite {
+        LeaderWrite { replica, mint, sink, steps, large: Semaphore::new(1) }
+    }
+
     /// Makes one attempt. The stamp in `stamped` is replaced by this node's.
     pub async fn attempt(&self, stamped: Stamped, deadline: Instant) -> Attempt {
         let raft = self.replica.raft();
@@ -128,10 +139,34 @@ impl LeaderWrite {
         Stamp { at_ms: self.replica.clock().stamp_ms(stamp.at_ms), ..stamp }
     }
 
+    /// Stamps and encodes a command. A large one waits for its turn, which lasts until it is applied: everything behind it
+    /// in the log waits for it on every node. Between two turns small commands get into the log.
+    async fn order(
+        &self,
+        stamped: Stamped,
+        deadline: Instant,
+    ) -> Result<(Order, Option<SemaphorePermit<'_>>), NotProposed> {
+        let order = encode(Stamped { stamp: self.stamp(), ..stamped }, deadline)?;
+        if order.encoded().len() <= LARGE_COMMAND_BYTES {
+            return Ok((order, None));
+        }
+        if let Ok(turn) = self.large.try_acquire() {
+            return Ok((order, Some(turn)));
+        }
+        let stamped = order.into_stamped();
+        let turn = match timeout_at(deadline.into(), self.large.acquire()).await {
+            Ok(Ok(turn)) => turn,
+            // Nothing closes the semaphore.
+            Ok(Err(_)) | Err(_) => return Err(NotProposed::DeadlinePassed),
+        };
+        let order = encode(Stamped { stamp: self.stamp(), ..stamped }, deadline)?;
+        Ok((order, Some(turn)))
+    }
+
     /// Stamps a command, replicates it and waits until it is applied here.
     async fn write(&self, stamped: Stamped, deadline: Instant) -> Attempt {
-        let order = match encode(Stamped { stamp: self.stamp(), ..stamped }, deadline) {
-            Ok(order) => order,
+        let (order, _turn) = match self.order(stamped, deadline).await {
+            Ok(ordered) => ordered,
             Err(error) => return error.into(),
         };
         if planted::has(Bug::PublishBeforeCommit) {

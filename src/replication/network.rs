@@ -58,11 +58,21 @@ pub struct Connection {
     last_refusal: Option<String>,
     /// How many times longer than usual a heartbeat may take. Each heartbeat that is not answered in time doubles it.
     patience: u32,
+    /// Whether the peer accepts a large request in pieces; known after the first answer to a stream.
+    pub(super) takes_pieces: bool,
 }
 
 impl Peers {
     fn connection(&self, node: u64, peer: &Peer, purpose: Purpose) -> Connection {
-        Connection { peers: self.clone(), node, peer: peer.clone(), purpose, last_refusal: None, patience: 1 }
+        Connection {
+            peers: self.clone(),
+            node,
+            peer: peer.clone(),
+            purpose,
+            last_refusal: None,
+            patience: 1,
+            takes_pieces: false,
+        }
     }
 }
 

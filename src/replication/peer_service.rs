@@ -11,6 +11,7 @@ use openraft::type_config::alias::SnapshotOf;
 use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
+use tonic::metadata::MetadataValue;
 use tonic::{Request, Response, Status, Streaming};
 use tracing::{info, warn};
 
@@ -164,7 +165,10 @@ impl Peer for PeerService {
         let none = || Status::invalid_argument("a stream of entries begins with a request");
         let first = requests.message().await?.ok_or_else(none)?;
         self.check(&sender, first.hop.as_ref())?;
-        Ok(Response::new(append_stream::receive(&self.raft, self.signs.clone(), first, requests, self.closing.clone())))
+        let answers = append_stream::receive(&self.raft, self.signs.clone(), first, requests, self.closing.clone());
+        let mut response = Response::new(answers);
+        response.metadata_mut().insert(append_stream::TAKES_PIECES, MetadataValue::from_static("1"));
+        Ok(response)
     }
 
     async fn install_snapshot(

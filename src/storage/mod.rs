@@ -5,7 +5,7 @@
 //! adapter (`jsonl/`); the version of every format.
 //! May touch: the machine's types. Never: a decision about sessions.
 
-mod blocking;
+pub mod blocking;
 #[cfg(target_os = "linux")]
 mod direct;
 pub mod disk;

@@ -48,7 +48,8 @@ fn commands() -> Vec<Command> {
 }
 
 fn membership() -> log::Membership {
-    let member = |node| log::Member { node, address: "127.0.0.1:1".to_owned(), instance: "i".to_owned() };
+    let member =
+        |node| log::Member { node, address: "127.0.0.1:1".to_owned(), instance: "i".to_owned(), name: "n".to_owned() };
     log::Membership { configs: vec![log::Voters { nodes: vec![1, 2] }], members: vec![member(1), member(2)] }
 }
 
@@ -61,7 +62,8 @@ fn append() -> peer::AppendRequest {
         .zip(payloads)
         .map(|(index, payload)| log::Entry { term: 3, leader: 1, index, payload: Some(payload) })
         .collect();
-    peer::AppendRequest { hop: hop(), vote: vote(), previous: id(4), entries, committed: id(4) }
+    let head = peer::AppendRequest { hop: hop(), vote: vote(), previous: id(4), ..Default::default() };
+    peer::AppendRequest { entries, committed: id(4), ..head }
 }
 
 /// One valid message of each kind, by number.
