@@ -10,6 +10,7 @@ use std::time::Duration;
 use session_manager::proto::admin as words;
 use session_manager::proto::admin::admin_client::AdminClient;
 use session_manager::replication::channels::Channels;
+use tokio::runtime::Handle;
 use tokio::time::timeout;
 use tonic::transport::Channel;
 
@@ -79,6 +80,7 @@ fn call() -> Option<words::Call> {
 }
 
 impl Operator {
+    /// Must run on the runtime of the simulated operator, which its connections use.
     pub fn new(
         here: IpAddr,
         hosts: Vec<IpAddr>,
@@ -86,7 +88,7 @@ impl Operator {
         recorder: Recorder,
         chance: Chance,
     ) -> Operator {
-        let channels = Channels::new(Arc::new(SimulatedSockets { host: here }), None);
+        let channels = Channels::new(Arc::new(SimulatedSockets { host: here }), None, Handle::current());
         Operator { hosts, tasks, recorder, chance, channels }
     }
 

@@ -203,9 +203,9 @@ impl World<'_> {
             std::future::pending().await
         });
         let here = self.sim.lookup("operator");
-        let operator = Operator::new(here, hosts, self.tasks.clone(), self.recorder.clone(), Chance::new(seed, 300));
+        let (tasks, recorder) = (self.tasks.clone(), self.recorder.clone());
         self.sim.client("operator", async move {
-            operator.run().await;
+            Operator::new(here, hosts, tasks, recorder, Chance::new(seed, 300)).run().await;
             Ok(())
         });
     }

@@ -54,6 +54,20 @@ pub struct Config {
     pub peer_listen: Option<SocketAddr>,
     /// With an empty data directory, wait until a cluster adds this node, instead of founding a cluster. Raft only.
     pub join: bool,
+    /// Name of this node for people, such as that of its pod; unique in its cluster. With `discover` only.
+    pub name: Option<String>,
+    /// Where the other nodes are: dns:NAME:PORT, file:PATH, or HOST:PORT,HOST:PORT,…. The nodes found a cluster
+    /// together, or join the one that is there, and get their ids from it. Raft only.
+    pub discover: Option<String>,
+    /// How many nodes found a cluster together: an odd number, and more than half of the nodes that start at first.
+    /// Without it, this node joins a cluster and never founds one. With `discover` only.
+    #[schemars(range(min = 1, max = 7))]
+    pub bootstrap_expect: Option<usize>,
+    /// A node that was removed from its cluster sets its data aside and joins as a new one. With `discover` only.
+    pub rejoin: bool,
+    /// Seconds after which a member that does not answer is removed, as long as a quorum stays. Without it: never.
+    #[schemars(range(min = 60, max = 31_536_000))]
+    pub reap_after_secs: Option<u64>,
     /// Consistency of reads. Raft only.
     pub consistency: Consistency,
     /// Clients connected at the same time.
@@ -172,6 +186,11 @@ impl Default for Config {
             node_id: 1,
             peer_listen: None,
             join: false,
+            name: None,
+            discover: None,
+            bootstrap_expect: None,
+            rejoin: false,
+            reap_after_secs: None,
             consistency: Consistency::Linearizable,
             max_connections: 4096,
             max_message_bytes: 64 << 20,
@@ -281,6 +300,12 @@ impl Config {
     pub fn client_tls(&self) -> Option<CertificateFiles> {
         let (certificate, key) = (self.tls_cert.clone()?, self.tls_key.clone()?);
         Some(CertificateFiles { certificate, key })
+    }
+
+    /// The name of this node for people: the one it is given, or the one of its machine.
+    pub fn node_name(&self) -> String {
+        let of_machine = || std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default().trim().to_owned();
+        self.name.clone().unwrap_or_else(of_machine)
     }
 
     /// The certificates between nodes.

@@ -5,6 +5,8 @@
 mod data_dir;
 mod descriptors;
 mod figures;
+mod forming;
+mod operator;
 mod ready;
 mod reload;
 mod replay;
@@ -22,6 +24,7 @@ use futures::future::BoxFuture;
 use tokio::task::JoinHandle;
 use tokio_util::task::AbortOnDropHandle;
 
+pub use self::forming::find_cluster;
 use self::reload::{Core, Origin, Running};
 use self::report::Report;
 use self::running::{Data, Entry, OpenDoor, Signals};
@@ -36,6 +39,7 @@ use crate::mint::{Mint, SystemMint};
 use crate::proposal::Adapter;
 use crate::proposal::bridge::connection::Connector;
 use crate::proposal::raft::RaftSettings;
+use crate::replication::formation::forming::FormError;
 use crate::replication::replica::Replica;
 use crate::requests::store::about::Introduction;
 use crate::sockets::{RealSockets, Sockets};
@@ -122,6 +126,8 @@ pub enum StartError {
     Main(OpenError),
     Credentials(SourceError),
     Tls(TlsError),
+    /// A node with `discover` cannot look for its cluster.
+    Form(FormError),
 }
 
 impl fmt::Display for StartError {
@@ -135,6 +141,7 @@ impl fmt::Display for StartError {
             StartError::Main(why) => write!(f, "{why}"),
             StartError::Credentials(error) => write!(f, "{error}"),
             StartError::Tls(error) => write!(f, "{error}"),
+            StartError::Form(error) => write!(f, "{error}"),
         }
     }
 }

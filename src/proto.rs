@@ -24,6 +24,13 @@ pub mod peer {
     }
 }
 
+pub mod formation {
+    pub use v1::*;
+    pub mod v1 {
+        tonic::include_proto!("session_manager.formation.v1");
+    }
+}
+
 pub mod watch {
     pub use v1::*;
     pub mod v1 {

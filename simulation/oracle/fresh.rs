@@ -72,6 +72,8 @@ pub fn session_of(question: &Query) -> Option<&SessionId> {
         | Query::EntriesAfter(session_id, _) => Some(session_id),
         Query::Messages(query) => Some(&query.session_id),
         Query::Export(query) => Some(&query.session_id),
+        Query::Window(query) => Some(&query.session_id),
+        Query::Tree(query) => Some(&query.session_id),
         Query::Within { query, .. } => session_of(query),
         Query::List(_) | Query::Metas | Query::MetasFrom(_) | Query::Cursor(_) | Query::Cursors(_) => None,
     }

@@ -37,10 +37,10 @@ pub fn authority(cluster: &str) -> Result<Made, rcgen::Error> {
 /// Makes a certificate that the authority signs. `hosts` are the names and addresses that clients connect to.
 pub fn certificate(authority: &Made, subject: &Subject, hosts: &[String], days: i64) -> Result<Made, rcgen::Error> {
     let issuer = Issuer::from_ca_cert_pem(&authority.certificate, KeyPair::from_pem(&authority.key)?)?;
+    let both = vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
     let (name, usages) = match &subject.who {
-        Who::Node(id) => {
-            (format!("node {id}"), vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth])
-        }
+        Who::Node(id) => (format!("node {id}"), both),
+        Who::AnyNode => ("any node".to_owned(), both),
         Who::Client { name, .. } => (name.clone(), vec![ExtendedKeyUsagePurpose::ClientAuth]),
     };
     let mut params = params(&name, days);

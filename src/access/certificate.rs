@@ -23,6 +23,8 @@ pub struct Subject {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Who {
     Node(u64),
+    /// A node whose id the cluster gives.
+    AnyNode,
     /// An operator's tool or a bridge.
     Client {
         name: String,
@@ -39,9 +41,10 @@ impl Subject {
     pub fn parse(uri: &str) -> Option<Subject> {
         let mut parts = uri.strip_prefix(SCHEME)?.split('/');
         let cluster = parts.next().filter(|cluster| !cluster.is_empty())?.to_owned();
-        let who = match (parts.next()?, parts.next()?, parts.next(), parts.next()) {
-            ("node", id, None, None) => Who::Node(id.parse().ok().filter(|id| *id > 0)?),
-            ("client", name, Some(role), None) if !name.is_empty() => {
+        let who = match (parts.next()?, parts.next(), parts.next(), parts.next()) {
+            ("node", None, None, None) => Who::AnyNode,
+            ("node", Some(id), None, None) => Who::Node(id.parse().ok().filter(|id| *id > 0)?),
+            ("client", Some(name), Some(role), None) if !name.is_empty() => {
                 Who::Client { name: name.to_owned(), role: Role::named(role)? }
             }
             _other => return None,
@@ -56,6 +59,7 @@ impl fmt::Display for Subject {
         let cluster = &self.cluster;
         match &self.who {
             Who::Node(id) => write!(f, "{SCHEME}{cluster}/node/{id}"),
+            Who::AnyNode => write!(f, "{SCHEME}{cluster}/node"),
             Who::Client { name, role } => write!(f, "{SCHEME}{cluster}/client/{name}/{role}"),
         }
     }
@@ -94,7 +98,7 @@ impl Certificate {
     pub fn identity(&self) -> Option<Arc<Identity>> {
         match &self.subject.as_ref()?.who {
             Who::Client { name, role } => Some(Arc::new(Identity::new(name, *role, Proof::Until(self.not_after_ms)))),
-            Who::Node(_) => None,
+            Who::Node(_) | Who::AnyNode => None,
         }
     }
 }
@@ -106,13 +110,15 @@ mod tests {
     #[test]
     fn a_subject_reads_back_and_nothing_else_is_one() {
         let client = Who::Client { name: "ops".to_owned(), role: Role::Admin };
-        for subject in [Subject::node("prod", 7), Subject { cluster: "prod".to_owned(), who: client }] {
+        let any = Subject { cluster: "prod".to_owned(), who: Who::AnyNode };
+        for subject in [Subject::node("prod", 7), any, Subject { cluster: "prod".to_owned(), who: client }] {
             assert_eq!(Subject::parse(&subject.to_string()), Some(subject));
         }
         for wrong in [
             "",
             "https://prod/node/1",
             "session-manager:///node/1",
+            "session-manager://prod/node/",
             "session-manager://prod/node/0",
             "session-manager://prod/node/x",
             "session-manager://prod/node/1/2",

@@ -95,11 +95,11 @@ impl Action {
         match self {
             Action::Read => "functions that read sessions, the bus, `GET /v1/nodes`",
             Action::Write => "functions that write sessions, and `session::on-config-change`",
-            Action::Events => "events: bindings on the bus, `GET /v1/events`, the gRPC watch",
+            Action::Events => "events: bindings on the bus, `GET /v1/events`, `GET /v1/feed`, the gRPC watch",
             Action::Workers => "functions of other clients: register, list and call them; trigger types",
             Action::RawStore => "`session::store::*` and the trigger type `session::store::events`",
-            Action::Administer => "the admin protocol (`session-manager cluster`)",
-            Action::Metrics => "`GET /metrics`",
+            Action::Administer => "the admin protocol (`session-manager cluster`), `POST /v1/cluster/<operation>`",
+            Action::Metrics => "`GET /metrics`, `GET /v1/history`, `GET /v1/cluster`",
         }
     }
 }

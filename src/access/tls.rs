@@ -264,13 +264,17 @@ pub struct PeerTls {
 }
 
 impl PeerTls {
-    pub fn load(files: PeerFiles, node: u64) -> Result<Arc<PeerTls>, TlsError> {
+    /// `node` is `None` while the cluster has not given this node its id.
+    pub fn load(files: PeerFiles, node: Option<u64>) -> Result<Arc<PeerTls>, TlsError> {
         let path = &files.own.certificate;
         let cluster = match show(path)?.subject {
-            Some(Subject { cluster, who: Who::Node(named) }) if named == node => cluster,
-            Some(Subject { who: Who::Node(named), .. }) => {
-                return Err(TlsError::OtherNode { path: path.clone(), named, node });
-            }
+            Some(Subject { cluster, who: Who::AnyNode }) => cluster,
+            Some(Subject { cluster, who: Who::Node(named) }) => match node {
+                Some(node) if named != node => {
+                    return Err(TlsError::OtherNode { path: path.clone(), named, node });
+                }
+                Some(_) | None => cluster,
+            },
             Some(Subject { who: Who::Client { .. }, .. }) | None => {
                 return Err(TlsError::NotANode { path: path.clone() });
             }
@@ -415,9 +419,9 @@ impl ServerCertVerifier for NodeVerifier {
         verify_server_cert_signed_by_trust_anchor(&parsed, &self.roots, intermediates, now, algorithms)?;
         let refused = |why: String| Err(rustls::Error::General(why));
         match Certificate::read(end_entity).and_then(|certificate| certificate.subject) {
-            Some(Subject { cluster, who: Who::Node(node) }) => match &self.cluster {
+            Some(Subject { cluster, who: Who::Node(_) | Who::AnyNode }) => match &self.cluster {
                 Some(ours) if *ours != cluster => {
-                    refused(format!("its certificate is for node {node} of cluster {cluster:?}, not of {ours:?}"))
+                    refused(format!("its certificate is for a node of cluster {cluster:?}, not of {ours:?}"))
                 }
                 Some(_) | None => Ok(ServerCertVerified::assertion()),
             },

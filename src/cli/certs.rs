@@ -19,6 +19,7 @@ const EXAMPLES: &str = "\
 Examples:
   session-manager certs init --cluster prod                  make the authority: ca.pem and ca.key
   session-manager certs node 1 node-1.example 10.0.0.1       make node-1.pem and node-1.key
+  session-manager certs node any peers.example 10.0.0.1      make node.pem and node.key, for all nodes with --discover
   session-manager certs client ops --role admin              make ops.pem and ops.key, for `session-manager cluster`
   session-manager certs show                                 list the certificates and when they expire
 
@@ -51,8 +52,8 @@ enum Verb {
     },
     /// Make the certificate of a node
     Node {
-        /// Id of the node (--node-id)
-        id: u64,
+        /// Id of the node (--node-id), or `any` for nodes whose id the cluster gives (--discover)
+        id: NodeId,
         /// Names and addresses that clients connect to
         #[arg(required = true)]
         hosts: Vec<String>,
@@ -78,6 +79,36 @@ enum Verb {
     },
 }
 
+/// Whose certificate it is.
+#[derive(Debug, Clone, Copy)]
+enum NodeId {
+    Fixed(u64),
+    /// The cluster gives the id.
+    Given,
+}
+
+impl std::str::FromStr for NodeId {
+    type Err = NotANodeId;
+
+    fn from_str(text: &str) -> Result<NodeId, NotANodeId> {
+        match text {
+            "any" => Ok(NodeId::Given),
+            number => number.parse().ok().filter(|id| *id > 0).map(NodeId::Fixed).ok_or(NotANodeId),
+        }
+    }
+}
+
+#[derive(Debug)]
+struct NotANodeId;
+
+impl std::fmt::Display for NotANodeId {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("not a node id: give a number from 1 on, or any")
+    }
+}
+
+impl std::error::Error for NotANodeId {}
+
 pub fn run(args: CertsArgs) -> Result<ExitCode, CliError> {
     let dir = CertificateDir(args.dir);
     let existing = if args.force { Existing::Replace } else { Existing::Keep };
@@ -86,10 +117,8 @@ pub fn run(args: CertsArgs) -> Result<ExitCode, CliError> {
             check_name("--cluster", &cluster)?;
             dir.init(&cluster, existing)?
         }
-        Verb::Node { id, hosts, days } => {
-            if id == 0 {
-                return Err(CliError::Certificate("0 is not a node id: give a number from 1 on".to_owned()));
-            }
+        Verb::Node { id: NodeId::Given, hosts, days } => dir.issue("node", Who::AnyNode, &hosts, days, existing)?,
+        Verb::Node { id: NodeId::Fixed(id), hosts, days } => {
             dir.issue(&format!("node-{id}"), Who::Node(id), &hosts, days, existing)?
         }
         Verb::Client { name, role, days } => {
@@ -142,12 +171,17 @@ mod tests {
     fn an_authority_makes_certificates_and_replaces_nothing_by_accident() {
         let dir = tempfile::tempdir().unwrap();
         let init = || Verb::Init { cluster: "prod".to_owned() };
-        let node = || Verb::Node { id: 1, hosts: vec!["localhost".to_owned()], days: 30 };
+        let node = || Verb::Node { id: NodeId::Fixed(1), hosts: vec!["localhost".to_owned()], days: 30 };
         assert!(certs(dir.path(), node(), false).unwrap_err().to_string().contains("ca.pem"));
         certs(dir.path(), init(), false).unwrap();
         assert!(certs(dir.path(), init(), false).unwrap_err().to_string().contains("--force"));
         certs(dir.path(), node(), false).unwrap();
         certs(dir.path(), node(), true).unwrap();
+        let any = Verb::Node { id: "any".parse().unwrap(), hosts: vec!["localhost".to_owned()], days: 30 };
+        certs(dir.path(), any, false).unwrap();
+        let shown = tls::show(&dir.path().join("node.pem")).unwrap().subject.unwrap();
+        assert_eq!(shown.who, Who::AnyNode);
+        assert!("0".parse::<NodeId>().is_err());
         let shown = tls::show(&dir.path().join("node-1.pem")).unwrap();
         assert_eq!(shown.subject, Some(Subject::node("prod", 1)));
         assert!(line(Path::new("f"), &shown).contains("29 days left"));

@@ -4,7 +4,7 @@ use std::io::Write;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{ExitCode, exit};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use clap::Args;
 use futures::FutureExt;
@@ -15,7 +15,7 @@ use super::log_to_stderr;
 use super::signals::wait_for_signal;
 use super::source::Source;
 use crate::config::{AdapterConfig, BridgeConfig, Config, ConfigError, DataDir};
-use crate::node::{Environment, Node, NodeSettings, Reread};
+use crate::node::{Environment, Node, NodeSettings, Reread, find_cluster};
 use crate::observe::{DEFAULT_LEVEL, LogFormat, end_process_on_panic};
 use crate::surface::engine::control::ControlConnection;
 use crate::surface::engine::{EngineSettings, Sharing};
@@ -34,6 +34,7 @@ Examples:
   session-manager serve --adapter fs                     one JSONL file per session, not replicated
   session-manager serve --listen 127.0.0.1:0 --port-file port
   session-manager serve --node-id 2 --peer-listen 127.0.0.1:49402 --join --data-dir node-2
+  session-manager serve --peer-listen 127.0.0.1:49402 --bootstrap-expect 3 --discover file:nodes --name b --data-dir b
   session-manager serve --listen 0.0.0.0:49134 --token-file tokens --tls-cert node-1.pem --tls-key node-1.key
   session-manager serve --url ws://127.0.0.1:49134       attach to a running iii engine
 
@@ -116,6 +117,27 @@ pub struct ServeArgs {
     #[arg(long, help_heading = "Cluster")]
     join: bool,
 
+    /// Where the other nodes are: dns:NAME:PORT, file:PATH or HOST:PORT,HOST:PORT,…; the nodes found a cluster together,
+    /// or join the one that is there, and get their ids from it
+    #[arg(long, value_name = "PLACE", help_heading = "Cluster")]
+    discover: Option<String>,
+
+    /// How many nodes found a cluster together, an odd number; without it, this node joins one and never founds one
+    #[arg(long, value_name = "NODES", help_heading = "Cluster")]
+    bootstrap_expect: Option<usize>,
+
+    /// Name of this node for people, such as that of its pod; unique in its cluster [default: the name of the machine]
+    #[arg(long, value_name = "NAME", help_heading = "Cluster")]
+    name: Option<String>,
+
+    /// If this node was removed from its cluster, set its data aside and join as a new node
+    #[arg(long, help_heading = "Cluster")]
+    rejoin: bool,
+
+    /// Remove a member that does not answer for this many seconds, as long as a quorum stays [default: never]
+    #[arg(long, value_name = "SECONDS", help_heading = "Cluster")]
+    reap_after: Option<u64>,
+
     /// Attach to the iii engine at this address as a worker: ws://HOST:PORT. The node's own port stays open
     #[arg(long, value_name = "URL", env = "III_URL", help_heading = "iii engine")]
     url: Option<String>,
@@ -175,9 +197,42 @@ struct Overrides {
     node_id: Option<u64>,
     peer_listen: Option<SocketAddr>,
     join: bool,
+    forming: FormingArgs,
+    /// The id that the cluster gave to this node.
+    given_id: Arc<OnceLock<u64>>,
     access: Access,
     /// An engine and a node have the same default port. On an engine's machine the node therefore takes a free one.
     on_an_engine: bool,
+}
+
+/// The arguments of a node that finds its cluster by itself.
+#[derive(Debug)]
+struct FormingArgs {
+    discover: Option<String>,
+    bootstrap_expect: Option<usize>,
+    name: Option<String>,
+    rejoin: bool,
+    reap_after: Option<u64>,
+}
+
+impl FormingArgs {
+    fn take(args: &mut ServeArgs) -> FormingArgs {
+        FormingArgs {
+            discover: args.discover.take(),
+            bootstrap_expect: args.bootstrap_expect,
+            name: args.name.take(),
+            rejoin: args.rejoin,
+            reap_after: args.reap_after,
+        }
+    }
+
+    fn apply(&self, config: &mut Config) {
+        config.discover = self.discover.clone().or(config.discover.take());
+        config.name = self.name.clone().or(config.name.take());
+        config.bootstrap_expect = self.bootstrap_expect.or(config.bootstrap_expect);
+        config.reap_after_secs = self.reap_after.or(config.reap_after_secs);
+        config.rejoin |= self.rejoin;
+    }
 }
 
 /// The arguments about access.
@@ -259,6 +314,10 @@ impl Overrides {
         config.node_id = self.node_id.unwrap_or(config.node_id);
         config.peer_listen = self.peer_listen.or(config.peer_listen);
         config.join |= self.join;
+        self.forming.apply(&mut config);
+        if config.discover.is_some() {
+            config.node_id = self.given_id.get().copied().unwrap_or(config.node_id);
+        }
         self.access.apply(&mut config);
         config.validate()?;
         Ok(config)
@@ -300,6 +359,7 @@ fn worker_threads() -> usize {
 }
 
 async fn serve(mut args: ServeArgs) -> Result<ExitCode, CliError> {
+    let given_id = Arc::new(OnceLock::new());
     let overrides = Overrides {
         listen: args.listen,
         data_dir: args.data_dir.take(),
@@ -307,10 +367,24 @@ async fn serve(mut args: ServeArgs) -> Result<ExitCode, CliError> {
         node_id: args.node_id,
         peer_listen: args.peer_listen,
         join: args.join,
+        forming: FormingArgs::take(&mut args),
+        given_id: given_id.clone(),
         access: Access::take(&mut args),
         on_an_engine: args.url.is_some(),
     };
     let mut source = Source::new(args.config.take(), Box::new(move |config| overrides.apply(config)));
+    let config = source.read().await?;
+    if config.discover.is_some() {
+        // The id is part of everything that follows. Until it is known, a signal ends the process at once.
+        let environment = Environment::default();
+        let found = tokio::select! {
+            found = find_cluster(&config, &environment) => found?,
+            () = wait_for_signal() => return Ok(ExitCode::SUCCESS),
+            () = parent_gone(args.exit_with_parent) => return Ok(ExitCode::SUCCESS),
+        };
+        // It is set once, here.
+        let _ = given_id.set(found);
+    }
     let engine = attach(&args, &mut source).await?;
     let source = Arc::new(source);
     let config = source.read().await?;

@@ -3,6 +3,7 @@
 use super::bridge::host_and_port;
 use super::{AdapterConfig, Config, ConfigError};
 use crate::access::credentials::Sources;
+use crate::replication::formation::discovery::Discover;
 
 /// A token must not live much longer than its issuer wants.
 const JWT_LEEWAY_SECS_MAX: u64 = 300;
@@ -132,6 +133,7 @@ fn cluster(config: &Config) -> Result<(), ConfigError> {
         let fix = "set peer_listen to host:port, such as 127.0.0.1:49200";
         return Err(ConfigError::key("join", "a cluster cannot add a node without peer_listen", fix));
     }
+    discovery(config)?;
     let Some(address) = config.peer_listen else { return Ok(()) };
     if !matches!(config.adapter, AdapterConfig::Raft(_)) {
         let problem = format!("the {} adapter has no peers", config.adapter.name());
@@ -147,6 +149,61 @@ fn cluster(config: &Config) -> Result<(), ConfigError> {
     if address.ip().is_unspecified() && config.peer_advertise.is_none() {
         let problem = format!("{address} is no address that peers can connect to");
         return Err(ConfigError::key("peer_advertise", problem, "give HOST:PORT, as the other nodes reach this one"));
+    }
+    Ok(())
+}
+
+/// The settings of a node that finds its cluster by itself.
+fn discovery(config: &Config) -> Result<(), ConfigError> {
+    let Some(discover) = &config.discover else {
+        let needs = [
+            ("bootstrap_expect", config.bootstrap_expect.is_some()),
+            ("name", config.name.is_some()),
+            ("rejoin", config.rejoin),
+            ("reap_after_secs", config.reap_after_secs.is_some()),
+        ];
+        return match needs.into_iter().find(|(_, given)| *given) {
+            Some((key, _)) => Err(ConfigError::key(key, "it needs discover", "say where the other nodes are")),
+            None => Ok(()),
+        };
+    };
+    let place: Discover = match discover.parse() {
+        Ok(place) => place,
+        Err(why) => return Err(ConfigError::key("discover", why.to_string(), "such as dns:peers.example:49200")),
+    };
+    if config.join {
+        return Err(ConfigError::key("join", "discover joins by itself", "remove one of them"));
+    }
+    match config.peer_listen {
+        None => return Err(ConfigError::key("peer_listen", "missing; discover needs it", "give HOST:PORT")),
+        Some(address) if address.port() == 0 => {
+            let fix = "give the port that the other nodes know";
+            return Err(ConfigError::key("peer_listen", "port 0 is another one at every start", fix));
+        }
+        Some(_) => {}
+    }
+    let name = config.node_name();
+    if name.is_empty() || name.len() > 255 || name.contains(|c: char| c.is_whitespace() || c.is_control()) {
+        let fix = "give 1 to 255 characters without spaces, such as the name of the pod";
+        return Err(ConfigError::key("name", format!("{name:?} is no name"), fix));
+    }
+    if let Some(after) = config.reap_after_secs
+        && !(60..=31_536_000).contains(&after)
+    {
+        let fix = "give 60 to 31536000 seconds: a restart takes some, and a year is for ever";
+        return Err(ConfigError::key("reap_after_secs", format!("{after} is out of bounds"), fix));
+    }
+    let Some(expect) = config.bootstrap_expect else { return Ok(()) };
+    if expect % 2 == 0 || expect > 7 {
+        let fix = "give 1, 3, 5 or 7: with an even number, one more node protects no better";
+        return Err(ConfigError::key("bootstrap_expect", format!("{expect} nodes cannot found a cluster"), fix));
+    }
+    if let Discover::Addresses(addresses) = place
+        && addresses.len() >= 2 * expect
+        && addresses.len() > 1
+    {
+        let problem = format!("{expect} of {} nodes could found a cluster twice", addresses.len());
+        return Err(ConfigError::key("bootstrap_expect", problem, "give more than half of the nodes in discover"));
     }
     Ok(())
 }

@@ -13,7 +13,10 @@ use crate::storage::disk::Disk;
 const IDENTITY: &str = "identity";
 
 /// Files that a start may leave behind if it is killed before `identity` is written.
-const LEFT_BY_KILLED_START: [&str; 2] = ["LOCK", "identity.new"];
+const LEFT_BY_KILLED_START: [&str; 4] = ["LOCK", "identity.new", "formation", "formation.new"];
+
+/// What a node that was removed from its cluster, and joins again, has set aside.
+const SET_ASIDE: &str = "removed-node-";
 
 /// Why a directory cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -56,7 +59,10 @@ pub fn check(disk: &dyn Disk, adapter: &AdapterConfig) -> Result<(), DataDirErro
     match adapter {
         AdapterConfig::Fs(_) if is_raft => Err(DataDirError::HoldsRaftData),
         AdapterConfig::Raft(_) if !is_raft => {
-            match names.iter().find(|name| !LEFT_BY_KILLED_START.contains(&name.as_str())) {
+            match names
+                .iter()
+                .find(|name| !LEFT_BY_KILLED_START.contains(&name.as_str()) && !name.starts_with(SET_ASIDE))
+            {
                 Some(name) if name.ends_with(".jsonl") => Err(DataDirError::HoldsFsData { file: name.clone() }),
                 Some(name) => Err(DataDirError::HoldsOtherFiles { file: name.clone() }),
                 None => Ok(()),

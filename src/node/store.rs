@@ -181,12 +181,15 @@ async fn open_raft(
         peer_advertise: config.peer_advertise.clone(),
         peer_tls: config
             .peer_tls()
-            .map(|files| PeerTls::load(files, config.node_id))
+            .map(|files| PeerTls::load(files, Some(config.node_id)))
             .transpose()
             .map_err(OpenError::Tls)?,
         open_peer_port: config.insecure_no_auth && config.insecure_no_tls,
         describe: process.report.describe(),
         join: config.join,
+        name: if config.discover.is_some() { config.node_name() } else { String::new() },
+        discover: config.discover.as_deref().and_then(|place| place.parse().ok()),
+        reap_after: config.reap_after_secs.map(Duration::from_secs),
         stale_reads: config.consistency == Consistency::Local,
         on_cluster: Some(Arc::new(move |cluster_id| named.joins(cluster_id))),
         sockets: environment.sockets.clone(),

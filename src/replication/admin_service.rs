@@ -12,6 +12,7 @@ use super::checkpoint::Checkpoint;
 use super::leader::Leader;
 use super::membership::{MembershipChanges, heard, lag};
 use super::peer_service::OnCluster;
+use super::replica::Replica;
 use super::self_report::{CertificateEnd, DescribeNode};
 use super::sender::Sender;
 use super::types::Types;
@@ -47,6 +48,19 @@ pub struct AdminService {
 }
 
 impl AdminService {
+    /// The calls about a member, for a door of the same process.
+    pub fn of(replica: &Replica) -> AdminService {
+        AdminService {
+            membership: replica.membership().clone(),
+            store: replica.store().clone(),
+            snapshots: replica.snapshots().clone(),
+            log: replica.log().clone(),
+            peer: replica.peer().clone(),
+            on_cluster: None,
+            describe: replica.describe().clone(),
+        }
+    }
+
     /// Refuses who is no operator, and says so in the log.
     fn admit<R>(&self, what: &'static str, request: Request<R>) -> Result<R, Status> {
         let sender = Sender::of(&request);
@@ -150,6 +164,9 @@ impl AdminService {
             client_url: report.client_url,
             warnings: report.warnings,
             certificates: report.certificates.into_iter().map(certificate).collect(),
+            memory_bytes: report.memory_bytes,
+            disk_free_bytes: report.disk_free_bytes,
+            disk_size_bytes: report.disk_size_bytes,
         })
     }
 }
@@ -163,6 +180,7 @@ fn members(metrics: &openraft::RaftMetrics<Types>) -> Vec<Member> {
         voter: voters.contains(node),
         lag: lag(metrics, *node),
         heard_ms: heard(metrics, *node).map(|ago| ago.as_millis() as u64),
+        name: peer.name.clone(),
     };
     membership.nodes().map(member).collect()
 }

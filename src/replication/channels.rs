@@ -6,12 +6,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use hyper_util::rt::TokioIo;
+use tokio::runtime::Handle;
 use tonic::ConnectError;
 use tonic::transport::{Channel, Endpoint, Uri};
 use tower::service_fn;
 
 use crate::access::tls::PeerTls;
 use crate::proto::admin::admin_client::AdminClient;
+use crate::proto::formation::formation_client::FormationClient;
 use crate::proto::peer::peer_client::PeerClient;
 use crate::sockets::{Sockets, Stream};
 
@@ -62,12 +64,28 @@ impl std::error::Error for ChannelError {}
 pub struct Channels {
     sockets: Arc<dyn Sockets>,
     tls: Option<Arc<PeerTls>>,
+    /// The runtime of the connections for forwarded mutations.
+    clients: Handle,
     open: Mutex<BTreeMap<(String, Purpose), Channel>>,
 }
 
+/// Runs the tasks of a connection on one runtime, whichever thread opened it.
+#[derive(Clone)]
+struct OnRuntime(Handle);
+
+impl<F> hyper::rt::Executor<F> for OnRuntime
+where
+    F: Future<Output: Send> + Send + 'static,
+{
+    fn execute(&self, task: F) {
+        self.0.spawn(task);
+    }
+}
+
 impl Channels {
-    pub fn new(sockets: Arc<dyn Sockets>, tls: Option<Arc<PeerTls>>) -> Channels {
-        Channels { sockets, tls, open: Mutex::default() }
+    /// Forwarded mutations may be large, and a connection encodes them. So it runs on the runtime of the `clients`.
+    pub fn new(sockets: Arc<dyn Sockets>, tls: Option<Arc<PeerTls>>, clients: Handle) -> Channels {
+        Channels { sockets, tls, clients, open: Mutex::default() }
     }
 
     pub fn peer(&self, address: &str, purpose: Purpose) -> Result<PeerClient<Channel>, ChannelError> {
@@ -77,6 +95,15 @@ impl Channels {
 
     pub fn admin(&self, address: &str) -> Result<AdminClient<Channel>, ChannelError> {
         Ok(AdminClient::new(self.channel(address, Purpose::Call)?))
+    }
+
+    pub fn formation(&self, address: &str) -> Result<FormationClient<Channel>, ChannelError> {
+        Ok(FormationClient::new(self.channel(address, Purpose::Call)?))
+    }
+
+    /// Drops the connection for calls on which one timed out.
+    pub fn forget_calls(&self, address: &str) {
+        self.forget(address, Purpose::Call);
     }
 
     /// Drops a connection on which a call timed out; the next call opens a new one.
@@ -95,6 +122,10 @@ impl Channels {
         }
         let endpoint = Endpoint::from_shared(format!("http://{address}"));
         let endpoint = endpoint.map_err(|_| ChannelError::InvalidAddress(address.to_owned()))?;
+        let endpoint = match purpose {
+            Purpose::Forward => endpoint.executor(OnRuntime(self.clients.clone())),
+            Purpose::Log | Purpose::Heartbeat | Purpose::Snapshot | Purpose::Call => endpoint,
+        };
         let channel = endpoint
             .connect_timeout(CONNECT_TIMEOUT)
             .http2_keep_alive_interval(KEEPALIVE_EVERY)

@@ -61,6 +61,8 @@ pub enum IdentityError {
         found: String,
     },
     EmptyClusterId,
+    /// The file `formation` does not say what the node promised: it could promise twice.
+    UnreadableFormation(String),
     OtherCluster {
         node: u64,
         ours: String,
@@ -84,6 +86,9 @@ impl fmt::Display for IdentityError {
             }
             IdentityError::NoIdentity { found } => {
                 write!(f, "it holds {found}/ but no file {FILE}: restore that file, or choose an empty directory")
+            }
+            IdentityError::UnreadableFormation(why) => {
+                write!(f, "its file formation cannot be read: {why}. Restore that file, or choose an empty directory")
             }
             IdentityError::EmptyClusterId => f.write_str("the cluster id is empty"),
             IdentityError::OtherCluster { node, ours, theirs } => {
@@ -164,6 +169,26 @@ impl DataDir {
     }
 }
 
+/// The identity of a directory; `None` while it has none.
+pub fn peek(disk: &dyn Disk, path: &Path) -> Result<Option<Identity>, IdentityError> {
+    let content = read_whole(disk, &path.join(FILE))?;
+    content.map(|content| parse(&content)).transpose()
+}
+
+/// Gives a directory its place in a cluster, durably. It never founds another one.
+pub fn settle(
+    disk: &dyn Disk,
+    path: &Path,
+    cluster_id: &str,
+    node_id: u64,
+    instance: &str,
+) -> Result<(), IdentityError> {
+    let (cluster_id, instance) = (cluster_id.to_owned(), instance.to_owned());
+    write(disk, path, &Identity { format: FORMAT, cluster_id, node_id, instance, joins: true })?;
+    info!(node = node_id, dir = %path.display(), "this node has its place in a cluster");
+    Ok(())
+}
+
 /// The state of a data directory. It can be rebuilt from the rest at any time.
 pub fn state_dir(data_dir: &Path) -> PathBuf {
     data_dir.join("state")
@@ -182,8 +207,9 @@ struct Filed {
     checksum: Option<String>,
 }
 
-fn checksum(identity: &Identity) -> Result<String, IdentityError> {
-    let bytes = serde_json::to_vec(identity).map_err(io::Error::from)?;
+/// The checksum that stands beside a value in its file.
+pub fn checksum<T: Serialize>(value: &T) -> Result<String, IdentityError> {
+    let bytes = serde_json::to_vec(value).map_err(io::Error::from)?;
     Ok(format!("{:08x}", crc32fast::hash(&bytes)))
 }
 
@@ -194,6 +220,14 @@ fn write(disk: &dyn Disk, path: &Path, identity: &Identity) -> Result<(), Identi
 }
 
 fn read(content: &[u8], node_id: u64) -> Result<Identity, IdentityError> {
+    let identity = parse(content)?;
+    if identity.node_id != node_id {
+        return Err(IdentityError::OtherNode { theirs: identity.node_id, ours: node_id });
+    }
+    Ok(identity)
+}
+
+fn parse(content: &[u8]) -> Result<Identity, IdentityError> {
     #[derive(Deserialize)]
     struct Format {
         format: u32,
@@ -208,9 +242,6 @@ fn read(content: &[u8], node_id: u64) -> Result<Identity, IdentityError> {
         && written != checksum(&identity)?
     {
         return Err(IdentityError::Damaged);
-    }
-    if identity.node_id != node_id {
-        return Err(IdentityError::OtherNode { theirs: identity.node_id, ours: node_id });
     }
     Ok(identity)
 }

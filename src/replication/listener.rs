@@ -14,16 +14,18 @@ use tokio::task::JoinHandle;
 use tokio::time::{Sleep, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tonic::transport::Server;
-use tonic::transport::server::Connected;
+use tonic::transport::server::{Connected, Router};
 use tracing::{error, warn};
 
 use super::admin_service::AdminService;
 use super::channels::MESSAGE_BYTES_MAX;
+use super::formation::service::{Member, Waiting};
 use super::peer_service::PeerService;
 use super::replica::StartError;
 use super::sender::Sender;
 use crate::access::tls::PeerTls;
 use crate::proto::admin::admin_server::AdminServer;
+use crate::proto::formation::formation_server::FormationServer;
 use crate::proto::peer::peer_server::PeerServer;
 use crate::sockets::{Listening, Sockets, Stream};
 
@@ -51,6 +53,7 @@ pub struct Bound {
 }
 
 /// Who may use the port.
+#[derive(Clone)]
 pub enum PeerAccess {
     /// Every process on this machine.
     ThisMachine,
@@ -79,18 +82,21 @@ pub struct Listener {
 }
 
 impl Listener {
-    pub fn serve(bound: Bound, peers: PeerService, admin: AdminService) -> Listener {
+    pub fn serve(bound: Bound, peers: PeerService, admin: AdminService, formation: Member) -> Listener {
         let close = peers.closing.clone();
         let peers = PeerServer::new(peers)
             .max_decoding_message_size(MESSAGE_BYTES_MAX)
             .max_encoding_message_size(MESSAGE_BYTES_MAX);
-        let server = Server::builder()
-            .initial_stream_window_size(STREAM_WINDOW_BYTES)
-            .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
-            .http2_keepalive_interval(Some(KEEP_ALIVE))
-            .http2_keepalive_timeout(Some(KEEP_ALIVE))
-            .add_service(peers)
-            .add_service(AdminServer::new(admin));
+        let services = server().add_service(peers).add_service(AdminServer::new(admin));
+        Listener::run(bound, services.add_service(FormationServer::new(formation)), close)
+    }
+
+    /// Serves the port of a node that looks for a cluster.
+    pub fn serve_waiting(bound: Bound, waiting: Waiting) -> Listener {
+        Listener::run(bound, server().add_service(FormationServer::new(waiting)), CancellationToken::new())
+    }
+
+    fn run(bound: Bound, services: Router, close: CancellationToken) -> Listener {
         let door = Door { socket: bound.socket, places: Arc::new(Semaphore::new(CONNECTIONS_MAX)) };
         let incoming = match bound.access {
             PeerAccess::ThisMachine | PeerAccess::Everybody => stream::unfold(door, |door| async move {
@@ -102,7 +108,7 @@ impl Listener {
         };
         let closed = close.clone();
         let serving = tokio::spawn(async move {
-            let served = server.serve_with_incoming_shutdown(incoming, closed.cancelled_owned());
+            let served = services.serve_with_incoming_shutdown(incoming, closed.cancelled_owned());
             if let Err(why) = served.await {
                 error!(%why, "the peer port has failed");
             }
@@ -128,6 +134,14 @@ impl Drop for Listener {
             serving.abort();
         }
     }
+}
+
+fn server() -> Server {
+    Server::builder()
+        .initial_stream_window_size(STREAM_WINDOW_BYTES)
+        .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
+        .http2_keepalive_interval(Some(KEEP_ALIVE))
+        .http2_keepalive_timeout(Some(KEEP_ALIVE))
 }
 
 /// Accepts connections up to a number.

@@ -27,10 +27,10 @@ const CHANGE_TIMEOUT: Duration = Duration::from_secs(20);
 const FINISH_TIMEOUT: Duration = Duration::from_secs(2);
 const INVITE_TIMEOUT: Duration = Duration::from_secs(2);
 /// A learner may become a voter if it lags by at most this many entries: a moment of load.
-const PROMOTE_LAG_MAX: u64 = 1000;
+pub(super) const PROMOTE_LAG_MAX: u64 = 1000;
 const PROMOTE_TIMEOUT: Duration = Duration::from_secs(10);
 /// A voter counts as reachable if the leader heard from it within this time.
-const HEARD_RECENTLY: Duration = Duration::from_secs(2);
+pub(super) const HEARD_RECENTLY: Duration = Duration::from_secs(2);
 const TRANSFER_TIMEOUT: Duration = Duration::from_secs(5);
 /// The next leader may lack an entry that is in flight, so the transfer is retried after this time.
 const TRANSFER_RETRY: Duration = Duration::from_millis(100);
@@ -41,20 +41,22 @@ pub struct MembershipChanges {
     pub peers: Peers,
     /// Held during a change: they happen one after the other.
     changing: Mutex<()>,
+    /// Held while a node is taken in: two of them never get the same id.
+    pub(super) taking_in: Mutex<()>,
 }
 
 type Metrics = openraft::RaftMetrics<Types>;
 
 impl MembershipChanges {
     pub fn new(raft: Raft, peers: Peers) -> MembershipChanges {
-        MembershipChanges { raft, peers, changing: Mutex::default() }
+        MembershipChanges { raft, peers, changing: Mutex::default(), taking_in: Mutex::default() }
     }
 
     pub fn metrics(&self) -> Metrics {
         self.raft.metrics().borrow_watched().clone()
     }
 
-    fn membership(&self) -> Membership {
+    pub(super) fn membership(&self) -> Membership {
         self.metrics().membership_config.membership().clone()
     }
 
@@ -72,7 +74,8 @@ impl MembershipChanges {
             return Err(Status::failed_precondition(format!("address: node {other} is a member under {address}")));
         }
         let instance = self.invite(node, address).await?;
-        let peer = Peer { address: address.to_owned(), instance };
+        let name = membership.get_node(&node).map(|known| known.name.clone()).unwrap_or_default();
+        let peer = Peer { address: address.to_owned(), instance, name };
         let change = match membership.get_node(&node) {
             None => ChangeMembers::AddNodes(BTreeMap::from([(node, peer)])),
             Some(known) if known.instance != peer.instance => {
@@ -227,7 +230,7 @@ impl MembershipChanges {
         }
     }
 
-    async fn change(&self, change: ChangeMembers<u64, Peer>, retain: bool) -> Result<(), Status> {
+    pub(super) async fn change(&self, change: ChangeMembers<u64, Peer>, retain: bool) -> Result<(), Status> {
         let _changing = self.changing.lock().await;
         match timeout(CHANGE_TIMEOUT, self.raft.change_membership(change, retain)).await {
             Ok(Ok(done)) => {

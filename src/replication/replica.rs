@@ -18,12 +18,17 @@ use tracing::{error, info};
 use super::RAFT_GROUP;
 use super::admin_service;
 use super::apply::Applier;
+use super::autopilot;
 use super::channels::Channels;
 use super::checkpoint::Checkpoint;
 use super::client_urls::{ClientUrl, ClientUrls};
 use super::cluster_clock::ClusterClock;
 use super::elections::{ElectionTimes, Elections, Signs, VOTE_REQUEST_MAX};
 use super::figures::Figures;
+use super::formation::announce::Announce;
+use super::formation::discovery::Discover;
+use super::formation::meeting::Meeting;
+use super::formation::record::{self, Who};
 use super::housekeeping::{self, Cadence};
 use super::identity::{DataDir, Identity, IdentityError};
 use super::local_node::LocalNode;
@@ -75,6 +80,12 @@ pub struct RaftSettings {
     pub describe: DescribeNode,
     /// An empty data directory waits for the invitation of a cluster, instead of founding one.
     pub join: bool,
+    /// The name of this node for people; empty for a node that an operator adds by hand.
+    pub name: String,
+    /// Where the other nodes are said to be, for a node that finds its cluster by itself.
+    pub discover: Option<Discover>,
+    /// A member that does not answer for so long is removed.
+    pub reap_after: Option<Duration>,
     /// Reads are answered from the local state, however old it is.
     pub stale_reads: bool,
     /// Called with the cluster id as soon as it is known, before the first entry is applied.
@@ -118,6 +129,9 @@ impl RaftSettings {
             open_peer_port: false,
             describe: Arc::new(SelfReport::default),
             join: false,
+            name: String::new(),
+            discover: None,
+            reap_after: None,
             stale_reads: false,
             on_cluster: None,
             sockets: Arc::new(RealSockets),
@@ -255,6 +269,8 @@ pub struct Replica {
     _housekeeping: AbortOnDropHandle<()>,
     _elections: AbortOnDropHandle<()>,
     _asks_for_urls: AbortOnDropHandle<()>,
+    _autopilot: AbortOnDropHandle<()>,
+    _announce: Option<AbortOnDropHandle<()>>,
     client_urls: ClientUrls,
     describe: DescribeNode,
     figures: Arc<Figures>,
@@ -285,7 +301,8 @@ impl Replica {
         let local = Arc::new(LocalNode { node: settings.node_id, group: RAFT_GROUP, data_dir: data_dir.clone() });
         let times = ElectionTimes { lease: settings.lease, timeout: settings.election };
         let signs = Arc::new(Signs::new(times, settings.peer_timeout));
-        let channels = Arc::new(Channels::new(settings.sockets.clone(), settings.peer_tls.clone()));
+        let clients = threads.clients().clone();
+        let channels = Arc::new(Channels::new(settings.sockets.clone(), settings.peer_tls.clone(), clients));
         let peers = Peers { local, channels, disk: disk.clone(), signs: signs.clone() };
         let (log, writer) =
             Log::open(disk.clone(), &data_dir.log_dir(), RAFT_GROUP, settings.log).map_err(StartError::Log)?;
@@ -324,6 +341,11 @@ impl Replica {
             let keeping = housekeeping::run(raft.clone(), membership.clone(), log_files, kept, settings.cadence());
             let elections = Elections { raft: raft.clone(), node: settings.node_id, times, signs, log: log.clone() };
             let describe = settings.describe.clone();
+            let (instance, name) = (data_dir.identity().instance, settings.name.clone());
+            let peer = Peer { address, instance, name };
+            let meeting = Meeting { own: who(&peer), channels: peers.channels.clone() };
+            let announce = settings.discover.clone();
+            let announce = announce.map(|discover| Announce { discover, meeting, membership: membership.clone() });
             let client_urls = ClientUrls::new(raft.clone(), peers.clone(), describe.clone());
             Replica {
                 _asks_for_urls: AbortOnDropHandle::new(tokio::spawn(client_urls.clone().run())),
@@ -332,9 +354,14 @@ impl Replica {
                 figures,
                 _housekeeping: AbortOnDropHandle::new(tokio::spawn(keeping)),
                 _elections: AbortOnDropHandle::new(tokio::spawn(elections.run())),
-                membership,
+                membership: membership.clone(),
                 read_index: Arc::new(ReadIndex::new(raft.clone(), peers)),
-                peer: Peer { address, instance: data_dir.identity().instance },
+                _autopilot: AbortOnDropHandle::new(tokio::spawn(autopilot::run(
+                    membership.clone(),
+                    settings.reap_after,
+                ))),
+                _announce: announce.map(|announce| AbortOnDropHandle::new(tokio::spawn(announce.run()))),
+                peer,
                 threads: threads.clone(),
                 clock,
                 raft,
@@ -373,6 +400,15 @@ impl Replica {
                 return Ok(());
             }
             self.raft.trigger().elect(false).await.map_err(failed)?;
+        } else if let Some(founders) = founders(&*self.disk, settings)? {
+            // All first members begin with the same entry. Whoever is elected first sends it to those that come late.
+            info!(members = founders.len(), "founding a cluster together with its other first members");
+            if let Err(error) = self.raft.initialize(founders).await
+                && !self.raft.is_initialized().await.map_err(failed)?
+            {
+                return Err(failed(error));
+            }
+            return Ok(());
         } else if self.identity().joins {
             // It was invited, and stopped before the first entry arrived.
             return Ok(());
@@ -548,6 +584,24 @@ impl Replica {
         self.log.close().await;
         self.threads.clone().stop().await;
     }
+}
+
+/// A node, as it presents itself to others.
+pub fn who(peer: &Peer) -> Who {
+    let Peer { address, instance, name } = peer.clone();
+    Who { name, instance, address }
+}
+
+/// The first members of the cluster that this node founded together with others.
+fn founders(disk: &dyn Disk, settings: &RaftSettings) -> Result<Option<BTreeMap<u64, Peer>>, StartError> {
+    let record = record::read(disk, &settings.data_dir)
+        .map_err(|why| StartError::DataDir { path: settings.data_dir.clone(), why })?;
+    let founding = record.as_ref().and_then(|record| record.founding());
+    let peer = |member: &Who| {
+        let Who { name, instance, address } = member.clone();
+        Peer { address, instance, name }
+    };
+    Ok(founding.map(|founding| (1..).zip(founding.members.iter().map(peer)).collect()))
 }
 
 /// Watches for a failure of consensus: a storage failure or a bug. Counts the leaders on the way.

@@ -10,6 +10,10 @@ pub struct SelfReport {
     /// What the operator should know: ports that are open to everybody.
     pub warnings: Vec<String>,
     pub certificates: Vec<CertificateEnd>,
+    /// Resident memory of the process, and the file system of the data directory; 0 if unknown.
+    pub memory_bytes: u64,
+    pub disk_free_bytes: u64,
+    pub disk_size_bytes: u64,
 }
 
 /// When a certificate of this node expires.

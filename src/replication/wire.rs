@@ -74,11 +74,15 @@ pub fn append_to_proto(hop: Option<peer::Hop>, request: AppendEntriesRequest<Typ
         previous: log_id_to_proto(&request.prev_log_id),
         entries: request.entries.iter().map(Entry::to_proto).collect(),
         committed: log_id_to_proto(&request.leader_commit),
+        ..peer::AppendRequest::default()
     }
 }
 
 /// Refuses entries with a gap: openraft checks for gaps in debug builds only.
 pub fn append_from_proto(spelled: peer::AppendRequest) -> Result<AppendEntriesRequest<Types>, Status> {
+    if spelled.more || spelled.left > 0 || !spelled.rest.is_empty() {
+        return Err(invalid("more, rest, left: only a stream has requests in pieces"));
+    }
     let previous = log_id_from_proto(spelled.previous)?;
     let first = previous.map_or(0, |previous| previous.index.saturating_add(1));
     let mut entries = Vec::with_capacity(spelled.entries.len());

@@ -9,11 +9,13 @@ mod client;
 mod commands;
 mod cut;
 mod edges;
+mod forming;
 mod full_disk;
 #[path = "../../simulation/http_call.rs"]
 mod http_call;
 mod import;
 mod kills;
+mod large_batches;
 mod load;
 mod membership;
 mod pause;

@@ -9,7 +9,8 @@ use std::process::{Child, ChildStdin, Command, Output, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use crate::load::{Caller, History, Load, LoadSettings, Nodes, Outcome, violations};
+pub use crate::load::Nodes;
+use crate::load::{Caller, History, Load, LoadSettings, Outcome, violations};
 use serde::Deserialize;
 use serde_json::Value;
 use tokio::sync::MutexGuard;
@@ -242,7 +243,7 @@ impl LoneNode {
 }
 
 /// Outside the range of ephemeral ports, so that no outgoing connection takes it before the node does.
-fn free_port(at: IpAddr) -> SocketAddr {
+pub fn free_port(at: IpAddr) -> SocketAddr {
     let from = 10_000 + (uuid::Uuid::new_v4().as_u128() % 9_000) as u16;
     let mut candidates = (from..from + 900).map(|port| SocketAddr::new(at, port));
     candidates.find(|address| std::net::TcpListener::bind(address).is_ok()).expect("a free port")

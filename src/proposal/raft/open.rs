@@ -17,12 +17,13 @@ use crate::mint::Mint;
 use crate::replication::RAFT_GROUP;
 use crate::replication::admin_service::AdminService;
 use crate::replication::checkpoint::Checkpoint;
+use crate::replication::formation::service::Member;
 use crate::replication::forward_batch::Forwarder;
 use crate::replication::identity::{DataDir, Purpose, state_dir};
 use crate::replication::leader_write::LeaderWrite;
 use crate::replication::listener::{self, Bound, Listener, PeerAccess};
 use crate::replication::peer_service::{ForwardedWrites, OnCluster, PeerService};
-use crate::replication::replica::{RaftSettings, Replica, StartError};
+use crate::replication::replica::{RaftSettings, Replica, StartError, who};
 use crate::replication::threads::Threads;
 use crate::storage::Store;
 use crate::storage::sled::{OpenFault, SledStore};
@@ -79,7 +80,7 @@ impl RaftAdapter {
         let replica =
             Arc::new(Replica::start(settings, threads.clone(), data_dir, address, store, sink.clone()).await?);
         let forwarder = Forwarder::new(replica.raft().clone(), replica.membership().peers.clone());
-        let leader_write = Arc::new(LeaderWrite { replica: replica.clone(), mint: mint.clone(), sink, steps });
+        let leader_write = Arc::new(LeaderWrite::new(replica.clone(), mint.clone(), sink, steps));
         // 3. Answer peers.
         let listener = bound.map(|bound| serve_peers(bound, &leader_write, &threads, on_cluster));
         let in_flight = Semaphore::new(PROPOSALS_MAX);
@@ -152,18 +153,11 @@ fn serve_peers(
         on_cluster: on_cluster.clone(),
         closing: CancellationToken::new(),
     };
-    let admin = AdminService {
-        membership: replica.membership().clone(),
-        store: replica.store().clone(),
-        snapshots: replica.snapshots().clone(),
-        log: replica.log().clone(),
-        peer: replica.peer().clone(),
-        on_cluster,
-        describe: replica.describe().clone(),
-    };
+    let formation = Member { own: who(replica.peer()), membership: replica.membership().clone() };
+    let admin = AdminService { on_cluster, ..AdminService::of(replica) };
     info!(node = peers.local.node, address = %bound.address, "serving peers");
     let _consensus = threads.consensus().enter();
-    Listener::serve(bound, peers, admin)
+    Listener::serve(bound, peers, admin, formation)
 }
 
 /// Opens the state. A damaged one is replaced by an empty one, which is rebuilt from snapshot and log.

@@ -254,7 +254,7 @@ proptest! {
         term in any::<u64>(), leader in any::<u64>(), index in any::<u64>(), voters in prop::collection::btree_set(0u64..9, 0..4),
     ) {
         let id = LogId::new(term, leader, index);
-        let members = voters.iter().map(|node| (*node, Peer { address: format!("n{node}:1"), instance: format!("i{node}") })).collect();
+        let members = voters.iter().map(|node| (*node, Peer { address: format!("n{node}:1"), instance: format!("i{node}"), name: format!("pod-{node}") })).collect();
         let membership = Membership { configs: vec![voters], members };
         for payload in [Payload::Blank, Payload::Membership(membership)] {
             let entry = Entry { id, payload };

@@ -62,6 +62,8 @@ pub struct Peer {
     pub address: String,
     /// The id of its data directory when it became a member; empty for a node that never had peers.
     pub instance: String,
+    /// The name that people know it by; empty for a node that was added by hand.
+    pub name: String,
 }
 
 impl fmt::Display for Peer {
@@ -106,9 +108,11 @@ impl Entry {
             + match &self.payload {
                 Payload::Blank => 0,
                 Payload::Command(order) => order.encoded().len(),
-                Payload::Membership(membership) => {
-                    membership.members.values().map(|peer| peer.address.len() + peer.instance.len() + 32).sum::<usize>()
-                }
+                Payload::Membership(membership) => membership
+                    .members
+                    .values()
+                    .map(|peer| peer.address.len() + peer.instance.len() + peer.name.len() + 32)
+                    .sum::<usize>(),
             }
     }
 
@@ -173,6 +177,7 @@ impl Membership {
             node: *node,
             address: peer.address.clone(),
             instance: peer.instance.clone(),
+            name: peer.name.clone(),
         };
         proto::Membership {
             configs: self.configs.iter().map(voters).collect(),
@@ -183,7 +188,7 @@ impl Membership {
     pub fn from_proto(encoded: proto::Membership) -> Result<Membership, Unreadable> {
         let configs: Vec<BTreeSet<u64>> =
             encoded.configs.into_iter().map(|voters| voters.nodes.into_iter().collect()).collect();
-        let peer = |member: proto::Member| (member.node, Peer { address: member.address, instance: member.instance });
+        let peer = |proto::Member { node, address, instance, name }| (node, Peer { address, instance, name });
         let members: BTreeMap<u64, Peer> = encoded.members.into_iter().map(peer).collect();
         if let Some(stranger) = configs.iter().flatten().find(|node| !members.contains_key(node)) {
             return Err(Unreadable(format!("membership: voter {stranger} is no member")));
