@@ -1,6 +1,8 @@
 //! Owns: a client of the admin protocol, and what a failed call means.
 //! Never: what is printed, or which call comes next.
 
+pub mod survey;
+
 use std::fmt;
 use std::time::Duration;
 
@@ -16,7 +18,7 @@ use crate::proto::admin::{
     SnapshotResponse, StatusRequest, StatusResponse, TransferLeaderRequest, UpdateMemberRequest,
 };
 
-const PROTOCOL: u32 = 1;
+pub const PROTOCOL: u32 = 1;
 /// A machine on the same network accepts a connection within this time.
 const CONNECT_MAX: Duration = Duration::from_secs(3);
 
@@ -191,7 +193,7 @@ fn secured(
     })
 }
 
-fn error_of(status: &Status, peer: &str, call_max: Duration) -> AdminError {
+pub fn error_of(status: &Status, peer: &str, call_max: Duration) -> AdminError {
     let (peer, message) = (peer.to_owned(), status.message().to_owned());
     match status.code() {
         Code::NotFound => AdminError::UnknownMember(message),

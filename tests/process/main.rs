@@ -7,6 +7,8 @@ mod bad_input;
 mod bridge;
 mod client;
 mod concurrent_clients;
+mod console;
+mod deploy;
 mod empty_bus;
 mod exposition;
 mod feed;

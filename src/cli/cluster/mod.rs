@@ -1,8 +1,6 @@
 //! Owns: `session-manager cluster`: an operator's commands, sent to the peer address of any member.
 //! Never: state; the nodes decide what is possible and say why not.
 
-pub mod survey;
-
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -10,11 +8,11 @@ use std::time::Duration;
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
-use self::survey::Survey;
 use super::call::print;
 use super::error::CliError;
 use super::{EXIT_REFUSED, client_runtime, log_to_stderr};
 use crate::access::tls::{CertificateFiles, OperatorTls};
+use crate::admin::survey::Survey;
 use crate::admin::{Admin, AdminError};
 use crate::observe::{CLIENT_LEVEL, LogFormat};
 use crate::proto::admin::{ChangeResponse, Member};
@@ -130,6 +128,12 @@ enum Verb {
         /// The id of the node [default: the voter with the longest log]
         node: Option<u64>,
     },
+    /// If the node at --peer leads, transfer leadership to another voter; before it is stopped
+    StepDown {
+        /// Then wait this long, in milliseconds, so that load balancers send no more connections to the node
+        #[arg(long, value_name = "MS", default_value_t = 0)]
+        then_wait_ms: u64,
+    },
     /// Write a snapshot on the node at --peer
     Snapshot,
 }
@@ -198,6 +202,16 @@ async fn execute(args: &ClusterArgs) -> Result<Report, CliError> {
             let change = connect().await?.transfer_leader(node.unwrap_or_default()).await?;
             Report::change("leadership is transferred".to_owned(), &change)
         }
+        Verb::StepDown { then_wait_ms } => {
+            let mut admin = connect().await?;
+            let status = admin.status().await?;
+            let others = status.members.iter().any(|member| member.voter && member.node != status.node);
+            let leads = status.leader == status.node;
+            let moved = if leads && others { Some(admin.transfer_leader(0).await?.leader) } else { None };
+            tokio::time::sleep(Duration::from_millis(*then_wait_ms)).await;
+            let text = moved.map_or("the node did not lead".to_owned(), |leader| format!("node {leader} leads now"));
+            Report { text, json: json!({ "leader": moved }), healthy: true }
+        }
         Verb::Snapshot => {
             let built = connect().await?.snapshot().await?;
             let text = format!("a snapshot up to entry {} is on disk at {}", built.index, args.peer);
@@ -215,5 +229,5 @@ fn remove_error(error: AdminError, node: u64, force: bool) -> CliError {
 }
 
 fn member_json(member: &Member) -> Value {
-    json!({ "node": member.node, "address": member.address, "voter": member.voter, "lag": member.lag })
+    json!({ "node": member.node, "address": member.address, "voter": member.voter, "lag": member.lag, "name": member.name })
 }

@@ -20,6 +20,8 @@ const SOON_DAYS: i64 = 30;
 #[derive(Debug, Clone)]
 pub struct NodeStatus {
     pub node: u64,
+    /// The name that people know it by; empty for a node that was added by hand.
+    pub name: String,
     pub address: String,
     pub voter: bool,
     /// Entries that the leader still has to send to it. Known to the leader only.
@@ -59,7 +61,7 @@ impl Survey {
         Ok(Survey::of(&asked, answers))
     }
 
-    fn of(asked: &StatusResponse, mut answers: BTreeMap<u64, Result<StatusResponse, AdminError>>) -> Survey {
+    pub fn of(asked: &StatusResponse, mut answers: BTreeMap<u64, Result<StatusResponse, AdminError>>) -> Survey {
         let leader = most_named(answers.values().flatten());
         // Only the leader knows the current members for certain, and how far they lag.
         let best = match answers.get(&leader) {
@@ -78,6 +80,7 @@ impl Survey {
             NodeStatus {
                 own: answers.remove(&member.node).unwrap_or_else(not_asked),
                 node: member.node,
+                name: member.name,
                 address: member.address,
                 voter: member.voter,
                 lag: member.lag,
@@ -187,7 +190,7 @@ impl NodeStatus {
         let number = |value: Option<u64>| value.map_or("-".to_owned(), |value| value.to_string());
         let leader = own.map(|own| own.leader).filter(|leader| *leader != 0);
         [
-            self.node.to_string(),
+            format!("{} {}", self.node, self.name).trim_end().to_owned(),
             or_dash(&self.address).to_owned(),
             self.role().to_owned(),
             number(own.map(|own| own.term)),
@@ -204,6 +207,7 @@ impl NodeStatus {
         let own = self.own.as_ref().ok();
         json!({
             "node": self.node,
+            "name": Some(&self.name).filter(|name| !name.is_empty()),
             "address": self.address,
             "role": self.role(),
             "voter": self.voter,
@@ -221,6 +225,9 @@ impl NodeStatus {
             "sync_ms": own.map(|own| own.sync_us as f64 / 1000.0),
             "slow_disk": own.map(slow_disk),
             "client_url": own.map(|own| &own.client_url).filter(|url| !url.is_empty()),
+            "memory_bytes": own.map(|own| own.memory_bytes).filter(|bytes| *bytes > 0),
+            "disk_free_bytes": own.map(|own| own.disk_free_bytes).filter(|bytes| *bytes > 0),
+            "disk_size_bytes": own.map(|own| own.disk_size_bytes).filter(|bytes| *bytes > 0),
             "warnings": own.map(|own| &own.warnings),
             "certificates": own.map(certificates),
             "error": self.own.as_ref().err().map(AdminError::to_string),
@@ -260,7 +267,7 @@ mod tests {
     fn status(node: u64, role: Role, lags: &[Option<u64>]) -> StatusResponse {
         let member = |(at, lag): (usize, &Option<u64>)| {
             let node = at as u64 + 1;
-            Member { node, address: format!("127.0.0.1:{node}"), voter: true, lag: *lag, heard_ms: None }
+            Member { node, address: format!("127.0.0.1:{node}"), voter: true, lag: *lag, ..Member::default() }
         };
         let members = lags.iter().enumerate().map(member).collect();
         let (cluster_id, state_hash) = ("c".to_owned(), "ab".repeat(16));
