@@ -8,6 +8,7 @@ mod call;
 mod certs;
 pub mod cluster;
 mod connect;
+mod demo;
 mod dev;
 mod error;
 mod manifest;
@@ -45,6 +46,7 @@ Examples:
   session-manager call session::create '{\"title\": \"Hello\"}'
   session-manager call session::list
   session-manager tail                             print events as they happen
+  session-manager demo                             fill a node with conversations to look at
   session-manager cluster status                   show the members of a cluster
   session-manager --config session-manager.yaml    run a node with settings from a file
 
@@ -81,6 +83,7 @@ enum Subcommands {
     Export(transfer::export::ExportArgs),
     Import(transfer::import::ImportArgs),
     Dev(dev::DevArgs),
+    Demo(demo::DemoArgs),
     Cluster(cluster::ClusterArgs),
     Token(token::TokenArgs),
     Certs(certs::CertsArgs),
@@ -100,6 +103,7 @@ pub fn run() -> ExitCode {
         Some(Subcommands::Export(args)) => transfer::export::run(args),
         Some(Subcommands::Import(args)) => transfer::import::run(args),
         Some(Subcommands::Dev(args)) => dev::run(args),
+        Some(Subcommands::Demo(args)) => demo::run(args),
         Some(Subcommands::Cluster(args)) => cluster::run(args),
         Some(Subcommands::Token(args)) => token::run(args),
         Some(Subcommands::Certs(args)) => certs::run(args),

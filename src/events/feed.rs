@@ -20,7 +20,7 @@ use super::ring::{Ring, weight};
 use super::stored::{self, StoredFeed};
 use super::{Committed, EventSink, locked};
 use crate::machine::ids::{FeedPlace, Position};
-use crate::metrics::{Page, catalogue};
+use crate::metrics::{Counter, Page, catalogue};
 
 /// How long one full subscriber may delay the synthetic events of those after it.
 const SYNTHETIC_DELIVERY_MAX: Duration = Duration::from_secs(5);
@@ -31,6 +31,22 @@ pub struct Released {
     pub stands: Position,
     /// How far each of its bindings had come. A binding can be further than `stands` while others catch up.
     pub seen: BTreeMap<Arc<str>, Position>,
+}
+
+/// A subscriber as an operator sees it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Subscriber {
+    pub number: u64,
+    pub bindings: usize,
+    /// The function that gets the events of its first binding; empty for a stream.
+    pub function_id: Arc<str>,
+    /// What its first binding wants.
+    pub filter: String,
+    /// Whether it reads the stored feed because it is not up to date.
+    pub is_behind: bool,
+    /// Log entries between the newest event and its position.
+    pub lag: u64,
+    pub position: Option<Position>,
 }
 
 /// Bounds of the feed.
@@ -61,6 +77,8 @@ pub struct Feed {
     /// Held while an event is matched and delivered, so that a new binding gets past events first and then live ones.
     pub(super) state: Mutex<State>,
     published: Notify,
+    /// The events that were published here.
+    events: Counter,
 }
 
 #[derive(Default)]
@@ -90,6 +108,7 @@ impl Feed {
             queue: Mutex::default(),
             state: Mutex::default(),
             published: Notify::new(),
+            events: Counter::default(),
         })
     }
 
@@ -355,10 +374,39 @@ impl Feed {
             page.whole(catalogue::BINDINGS, state.bindings.len() as u64);
             page.whole(catalogue::FEED_RECENT, state.ring.bytes() as u64);
         }
+        page.whole(catalogue::EVENTS, self.events.value());
         page.whole(catalogue::FEED_QUEUED, queued as u64);
         if let Some(bytes) = self.stored().and_then(|stored| stored::bytes(&*stored)) {
             page.whole(catalogue::FEED_KEPT, bytes);
         }
+    }
+
+    /// The subscribers that are furthest behind, at most `most` of them.
+    pub fn subscribers(&self, most: usize) -> Vec<Subscriber> {
+        let mut state = locked(&self.state);
+        let dispatched = state.dispatched;
+        let newest = dispatched.map_or(0, |dispatched| dispatched.index);
+        let mut found: Vec<(u64, u64)> = Vec::new();
+        for (number, owner) in state.bindings.owners().filter(|(_, owner)| !owner.bounds.is_empty()) {
+            let cursor = owner.cursor.filter(|_| owner.is_behind());
+            found.push((cursor.map_or(0, |cursor| newest.saturating_sub(cursor.index)), number));
+        }
+        found.sort_unstable_by(|a, b| b.cmp(a));
+        let mut subscribers = Vec::new();
+        for (lag, number) in found.into_iter().take(most) {
+            let Some(owner) = state.bindings.owner(number) else { continue };
+            let bound = owner.bounds.values().next();
+            subscribers.push(Subscriber {
+                number,
+                bindings: owner.bounds.len(),
+                function_id: bound.map(|bound| bound.binding.function_id.clone()).unwrap_or_default(),
+                filter: bound.map(|bound| bound.binding.filter.describe()).unwrap_or_default(),
+                is_behind: owner.is_behind(),
+                lag,
+                position: if owner.is_behind() { owner.cursor } else { dispatched },
+            });
+        }
+        subscribers
     }
 
     /// The subscriber received all its matches up to this position. `None` when it is unknown, or when a loss of events
@@ -431,6 +479,7 @@ impl Feed {
 
 impl EventSink for Feed {
     fn publish(&self, events: Vec<Arc<Committed>>) {
+        self.events.add(events.len() as u64);
         let behind = {
             let mut queue = locked(&self.queue);
             for committed in events {

@@ -114,6 +114,21 @@ impl Filter {
         Filter { wanted: Wanted::Kinds(kinds), session_id, roles, metadata, scope: None }
     }
 
+    /// The filter in words, for an operator.
+    pub fn describe(&self) -> String {
+        let mut words = match self.wanted {
+            Wanted::Everything => vec![STORE_EVENTS.to_owned()],
+            Wanted::Kind(kind) => vec![kind.trigger_type().to_owned()],
+            Wanted::Kinds(Kinds::ALL) => vec!["all events".to_owned()],
+            Wanted::Kinds(kinds) => vec![kinds.iter().map(EventKind::trigger_type).collect::<Vec<_>>().join(" ")],
+        };
+        words.extend(self.session_id.as_ref().map(|session_id| format!("session {}", session_id.as_str())));
+        if self.roles.is_some() || !self.metadata.is_empty() || self.scope.is_some() {
+            words.push("filtered".to_owned());
+        }
+        words.join(", ")
+    }
+
     /// The same filter for a subscriber that sees only the sessions of its scope.
     pub fn within(self, scope: Option<Arc<Scope>>) -> Filter {
         Filter { scope, ..self }

@@ -102,6 +102,7 @@ pub const SUBSCRIBER_LAG: Metric = Metric::gauge(
     "Log entries between the newest event and the subscriber that is furthest behind",
 );
 pub const BINDINGS: Metric = Metric::gauge("bindings", "Bindings of all subscribers");
+pub const EVENTS: Metric = Metric::counter("events_total", "Events that were committed on this node since it started");
 pub const FEED_QUEUED: Metric = Metric::gauge("feed_queued_bytes", "Events that were committed and not delivered yet");
 pub const FEED_RECENT: Metric =
     Metric::gauge("feed_recent_bytes", "Recent events in memory, for subscribers that resume");

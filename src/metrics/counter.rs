@@ -10,6 +10,10 @@ impl Counter {
         self.0.fetch_add(1, Ordering::Relaxed);
     }
 
+    pub fn add(&self, number: u64) {
+        self.0.fetch_add(number, Ordering::Relaxed);
+    }
+
     pub fn value(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }

@@ -24,12 +24,48 @@ impl Default for Durations {
 }
 
 /// The content of a histogram at one moment.
-#[derive(Debug, Clone, PartialEq)]
-pub(super) struct Reading {
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Reading {
     /// The upper bound in seconds, and how many durations are in this bucket and in no lower one.
     pub buckets: Vec<(f64, u64)>,
     pub count: u64,
     pub sum_seconds: f64,
+}
+
+impl Reading {
+    pub fn add(&mut self, other: &Reading) {
+        self.count += other.count;
+        self.sum_seconds += other.sum_seconds;
+        match self.buckets.is_empty() {
+            true => self.buckets = other.buckets.clone(),
+            false => self.buckets.iter_mut().zip(&other.buckets).for_each(|(own, (_, count))| own.1 += count),
+        }
+    }
+
+    /// What was observed since an earlier reading of the same histogram.
+    pub fn since(mut self, earlier: &Reading) -> Reading {
+        self.count = self.count.saturating_sub(earlier.count);
+        self.sum_seconds -= earlier.sum_seconds;
+        self.buckets
+            .iter_mut()
+            .zip(&earlier.buckets)
+            .for_each(|(own, (_, count))| own.1 = own.1.saturating_sub(*count));
+        self
+    }
+
+    /// The upper bound of the bucket that holds this share of all durations, in seconds. `None` if there are none.
+    pub fn quantile(&self, share: f64) -> Option<f64> {
+        let wanted = (self.count as f64 * share).ceil().max(1.0) as u64;
+        let mut seen = 0;
+        let last = BOUNDS_US[BOUNDS_US.len() - 1] as f64 / 1e6;
+        for (bound, count) in &self.buckets {
+            seen += count;
+            if self.count > 0 && seen >= wanted {
+                return Some(bound.min(last));
+            }
+        }
+        None
+    }
 }
 
 impl Durations {
@@ -50,7 +86,7 @@ impl Durations {
         Duration::from_nanos(self.nanos.load(Ordering::Relaxed))
     }
 
-    pub(super) fn read(&self) -> Reading {
+    pub fn read(&self) -> Reading {
         let bounds = BOUNDS_US.iter().map(|bound_us| *bound_us as f64 / 1e6).chain([f64::MAX]);
         let counts = self.buckets.iter().map(|bucket| bucket.load(Ordering::Relaxed));
         let buckets: Vec<(f64, u64)> = bounds.zip(counts).collect();

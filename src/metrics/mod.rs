@@ -11,5 +11,5 @@ mod page;
 
 pub use catalogue::{Kind, Metric};
 pub use counter::Counter;
-pub use durations::Durations;
+pub use durations::{Durations, Reading};
 pub use page::Page;

@@ -69,6 +69,35 @@ impl Page {
         family.samples.push(Sample { labels, value });
     }
 
+    /// The sum of a metric's whole numbers. `of` sees the value of the first label, and says whether a sample counts.
+    pub fn sum(&self, metric: Metric, of: impl Fn(&str) -> bool) -> u64 {
+        self.samples(metric, of).map(|value| if let Value::Whole(number) = value { *number } else { 0 }).sum()
+    }
+
+    /// The sum of the samples whose label has this value.
+    pub fn sum_where(&self, metric: Metric, label: &str, value: &str) -> u64 {
+        let samples = self.families.get(metric.name).into_iter().flat_map(|family| &family.samples);
+        let counts = samples.filter(|sample| sample.labels.iter().any(|(name, has)| *name == label && has == value));
+        counts.map(|sample| if let Value::Whole(number) = sample.value { number } else { 0 }).sum()
+    }
+
+    /// A metric's histograms as one.
+    pub fn total(&self, metric: Metric, of: impl Fn(&str) -> bool) -> Reading {
+        let mut total = Reading::default();
+        for value in self.samples(metric, of) {
+            if let Value::Durations(reading) = value {
+                total.add(reading);
+            }
+        }
+        total
+    }
+
+    fn samples(&self, metric: Metric, of: impl Fn(&str) -> bool) -> impl Iterator<Item = &Value> {
+        let samples = self.families.get(metric.name).into_iter().flat_map(|family| &family.samples);
+        let counts = move |sample: &&Sample| of(sample.labels.first().map_or("", |(_, value)| value));
+        samples.filter(counts).map(|sample| &sample.value)
+    }
+
     pub fn print(self) -> String {
         let mut registry = Registry::with_prefix(PREFIX);
         registry.register_collector(Box::new(self));

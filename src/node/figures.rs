@@ -41,12 +41,21 @@ impl DiskUsage {
             page.whole_of(catalogue::DISK, &[("part", part)], *bytes);
             page.whole_of(catalogue::DISK_FILES, &[("part", part)], *files);
         }
-        #[cfg(unix)]
-        if let Ok(found) = rustix::fs::statvfs(&self.dir) {
-            page.whole(catalogue::DISK_FREE, found.f_bavail * found.f_frsize);
-            page.whole(catalogue::DISK_SIZE, found.f_blocks * found.f_frsize);
+        if let Some((free, size)) = disk_space(&self.dir) {
+            page.whole(catalogue::DISK_FREE, free);
+            page.whole(catalogue::DISK_SIZE, size);
         }
     }
+}
+
+/// The free and all bytes of the file system of a directory. `None` where the system does not say.
+pub fn disk_space(dir: &Path) -> Option<(u64, u64)> {
+    #[cfg(unix)]
+    return rustix::fs::statvfs(dir)
+        .ok()
+        .map(|found| (found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize));
+    #[cfg(not(unix))]
+    return None;
 }
 
 /// Files come and go while they are counted: one that is gone does not count.
@@ -97,7 +106,7 @@ pub fn measure_process(report: &Report, page: &mut Page) {
 }
 
 /// `None` where there is no /proc.
-fn resident_bytes() -> Option<u64> {
+pub fn resident_bytes() -> Option<u64> {
     let status = fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find(|line| line.starts_with("VmRSS:"))?;
     Some(line.split_whitespace().nth(1)?.parse::<u64>().ok()? * 1024)

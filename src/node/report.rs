@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::{Arc, PoisonError, RwLock};
 
+use super::figures;
 use crate::access::tls;
 use crate::config::Config;
 use crate::replication::self_report::{CertificateEnd, DescribeNode, SelfReport};
@@ -18,6 +19,7 @@ struct Facts {
     client_url: String,
     warnings: Vec<String>,
     certificates: Vec<(&'static str, PathBuf)>,
+    data_dir: Option<PathBuf>,
 }
 
 impl Report {
@@ -31,6 +33,7 @@ impl Report {
             client_url: client_url(config, door),
             warnings: warnings(config),
             certificates: certificates.into_iter().filter_map(|(port, path)| Some((port, path?))).collect(),
+            data_dir: config.adapter.data_dir().map(ToOwned::to_owned),
         };
         *self.0.write().unwrap_or_else(PoisonError::into_inner) = facts;
     }
@@ -49,10 +52,14 @@ impl Report {
         let report = self.clone();
         Arc::new(move || {
             let facts = report.0.read().unwrap_or_else(PoisonError::into_inner);
+            let disk = facts.data_dir.as_deref().and_then(figures::disk_space).unwrap_or_default();
             SelfReport {
                 client_url: facts.client_url.clone(),
                 warnings: facts.warnings.clone(),
                 certificates: facts.certificate_ends(),
+                memory_bytes: figures::resident_bytes().unwrap_or(0),
+                disk_free_bytes: disk.0,
+                disk_size_bytes: disk.1,
             }
         })
     }

@@ -13,6 +13,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::figures;
+use super::operator::NodeOperator;
 use super::report::Report;
 use super::store::{OpenError, OpenStore, StoreClock};
 use super::{Environment, Process, bus_settings, connections_max, join_task};
@@ -112,6 +113,9 @@ impl OpenDoor {
             ready: Readiness::new(signals.ready()),
             scrapes: Scrapes::new(signals.measure()),
             nodes: signals.nodes(),
+            operator: Arc::new(NodeOperator(Arc::downgrade(signals))),
+            // The simulation has no threads for it, and nobody who looks.
+            keeps_history: !environment.state_in_memory,
             credentials: entry.credentials.clone(),
             tls: entry.tls.clone(),
             sockets: environment.sockets.clone(),
@@ -218,13 +222,17 @@ impl Signals {
         })
     }
 
+    /// The member of a cluster that this node is now.
+    pub fn member(&self) -> Option<Arc<RaftAdapter>> {
+        self.member.read().unwrap_or_else(PoisonError::into_inner).upgrade()
+    }
+
     /// The nodes that a client can go to, as far as this one knows them.
     pub fn nodes(self: &Arc<Signals>) -> ListNodes {
         let signals = Arc::downgrade(self);
         Arc::new(move || {
             let Some(signals) = signals.upgrade() else { return Vec::new() };
-            let member = signals.member.read().unwrap_or_else(PoisonError::into_inner).upgrade();
-            if let Some(member) = member {
+            if let Some(member) = signals.member() {
                 let urls = member.replica().client_urls();
                 return urls.into_iter().map(|ClientUrl { node, url, leads }| NodeUrl { node, url, leads }).collect();
             }

@@ -40,6 +40,8 @@ functions! {
     /// Public functions beyond the published API.
     DOCUMENTS:
     question export::ExportRequest,
+    question path::PathRequest,
+    question tree::TreeRequest,
 }
 
 /// Its row is written by hand: its request may nest deeper than others.

@@ -5,6 +5,7 @@ use std::fmt::Write;
 
 use crate::machine::entry::{Body, Entry};
 use crate::machine::query::messages::MessagesPage;
+use crate::machine::query::window::Window;
 
 /// Estimated bytes of the fields around a body, to allocate the buffer once.
 const FRAME_BYTES: usize = 192;
@@ -18,6 +19,20 @@ pub fn messages(page: &MessagesPage) -> String {
     if let Some(cursor) = &page.next_cursor {
         out.push_str(r#","next_cursor":"#);
         string(&mut out, cursor);
+    }
+    out.push('}');
+    out
+}
+
+/// A window of `session::path`.
+pub fn window(window: &Window) -> String {
+    let mut out = entries(&window.entries);
+    out.pop();
+    // Writing to a string cannot fail.
+    let _ = write!(out, r#","first":{},"length":{}"#, window.first, window.length);
+    if let Some(leaf) = &window.leaf {
+        out.push_str(r#","leaf":"#);
+        string(&mut out, leaf.as_str());
     }
     out.push('}');
     out

@@ -185,6 +185,8 @@ fn intent(decision: &Decision) -> Option<Intent> {
         Decision::Ask(Query::List(query)) => Some(Intent::Read { page: Some(query.limit) }),
         Decision::Ask(Query::Messages(query)) => Some(Intent::Read { page: Some(query.limit) }),
         Decision::Ask(Query::Export(query)) => Some(Intent::Read { page: Some(query.limit) }),
+        Decision::Ask(Query::Window(query)) => Some(Intent::Read { page: Some(query.limit) }),
+        Decision::Ask(Query::Tree(query)) => Some(Intent::Read { page: Some(query.limit) }),
         Decision::Ask(
             Query::Meta(_)
             | Query::Cursor(_)

@@ -23,7 +23,9 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::bus::Bus;
+use super::cluster::{NoCluster, Operator};
 use super::errors::Kind;
+use super::history;
 use super::http::{self, Certified, Health, HealthCheck, ListNodes, Place, Port};
 use super::impatient::Impatient;
 use super::origin::Allowed;
@@ -68,6 +70,10 @@ pub struct EndpointSettings {
     pub ready: Arc<Readiness>,
     pub scrapes: Arc<Scrapes>,
     pub nodes: ListNodes,
+    /// The cluster, for operators.
+    pub operator: Arc<dyn Operator>,
+    /// Whether the node keeps its figures of the last hour.
+    pub keeps_history: bool,
     /// With it, the port speaks TLS.
     pub tls: Option<Arc<ServerTls>>,
     /// Who is let in.
@@ -148,6 +154,8 @@ impl EndpointSettings {
             ready: Readiness::new(Arc::new(|| std::future::ready(Vec::new()).boxed())),
             scrapes: Scrapes::new(Arc::new(|_| {})),
             nodes: Arc::new(Vec::new),
+            operator: Arc::new(NoCluster),
+            keeps_history: false,
             tls: None,
             credentials: Credentials::open(),
             live: Arc::default(),
@@ -170,12 +178,17 @@ pub async fn serve(
         ready: settings.ready.clone(),
         scrapes: settings.scrapes.clone(),
         nodes: settings.nodes.clone(),
+        operator: settings.operator.clone(),
+        history: Arc::default(),
         credentials: settings.credentials.clone(),
         limits: settings.live.clone(),
         speaks_tls: settings.tls.is_some(),
         shutdown,
         connections: TaskTracker::new(),
     };
+    if settings.keeps_history {
+        tokio::spawn(history::keep(port.clone()));
+    }
     Ok((address, tokio::spawn(accept_all(listener, settings, port))))
 }
 

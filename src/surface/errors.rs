@@ -201,6 +201,7 @@ pub enum Kind {
     Unauthenticated,
     TooManyLogins,
     Forbidden,
+    OperationRefused,
 }
 
 /// How one kind of error looks on every wire.
@@ -280,6 +281,7 @@ impl Kind {
             Kind::TooManyConnections => row("too_many_connections", Own, 503, Code::ResourceExhausted, true),
             Kind::Unauthenticated => row("unauthenticated", Own, 401, Code::Unauthenticated, false),
             Kind::TooManyLogins => row("too_many_logins", Own, 429, Code::ResourceExhausted, true),
+            Kind::OperationRefused => row("operation_refused", Own, 409, Code::FailedPrecondition, false),
             Kind::Forbidden => row("forbidden", Own, 403, Code::PermissionDenied, false),
         }
     }

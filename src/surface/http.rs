@@ -12,7 +12,7 @@ use axum::body::{Body, Bytes};
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Path, Query, Request, State};
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
-use axum::response::{IntoResponse, Response};
+use axum::response::{IntoResponse, Redirect, Response};
 use axum::routing::{get, post};
 use bytes::BytesMut;
 use futures::StreamExt;
@@ -28,9 +28,11 @@ use tower::ServiceExt;
 use super::bus::client::realm_of;
 use super::bus::connection::{self, Entrant};
 use super::bus::{Bus, outbound};
+use super::cluster::Operator;
 use super::endpoint::LiveLimits;
 use super::errors::{CallError, Kind};
 use super::gate::{Call, Caller, Door, check_open};
+use super::history::History;
 use super::probes::Readiness;
 use super::scrapes::Scrapes;
 use super::sidecar::NAME;
@@ -38,7 +40,7 @@ use super::socket::handshake::{self, HandshakeError};
 use super::socket::intake::{Pace, Room};
 use super::socket::{self, CloseReason, Text};
 use super::watch::WatchService;
-use super::{login, origin, probes, scrapes, sse, watch};
+use super::{account, cluster, console, feed_status, history, login, openapi, origin, probes, scrapes, sse, watch};
 use crate::access::{Action, Credentials, Identity, LoginError, audit};
 
 /// The largest piece of a response that is handed to a connection at once. The rest waits here, where it is counted.
@@ -75,6 +77,8 @@ pub struct Port {
     pub ready: Arc<Readiness>,
     pub scrapes: Arc<Scrapes>,
     pub nodes: ListNodes,
+    pub operator: Arc<dyn Operator>,
+    pub history: Arc<History>,
     pub credentials: Arc<Credentials>,
     pub limits: Arc<LiveLimits>,
     pub speaks_tls: bool,
@@ -196,7 +200,9 @@ struct Terms {
 /// The plain HTTP routes. WebSocket upgrades and gRPC are routed before.
 pub fn routes(port: Port) -> Router {
     Router::new()
-        .route("/", get(hint))
+        .route("/", get(front))
+        .route(console::PATH, get(console::index))
+        .route("/console/{name}", get(console::file))
         .route("/health", get(health))
         .route("/livez", get(probes::livez))
         .route("/readyz", get(probes::readyz))
@@ -204,6 +210,14 @@ pub fn routes(port: Port) -> Router {
         .route("/v1/nodes", get(nodes))
         .route("/v1/call/{*function}", post(call))
         .route("/v1/events", get(sse::events))
+        .route("/v1/feed", get(feed_status::feed))
+        .route("/v1/cluster", get(cluster::status))
+        .route("/v1/cluster/{operation}", post(cluster::operate))
+        .route("/v1/history", get(history::history))
+        .route("/v1/me", get(account::me))
+        .route("/v1/login", post(account::login))
+        .route("/v1/logout", post(account::logout))
+        .route("/v1/openapi.json", get(openapi::document))
         .fallback(not_found)
         .with_state(port)
 }
@@ -242,7 +256,7 @@ async fn admitted(
     let certified = request.extensions().get::<Certified>().map(|Certified(identity)| identity.clone());
     let login = login::check(&port.credentials, request.headers(), request.uri(), certified.as_ref(), peer.ip());
     if let Err(refused) = &login
-        && (upgrades || !OPEN_PATHS.contains(&request.uri().path()))
+        && (upgrades || !is_open(request.uri().path()))
         && !request.uri().path().ends_with("/otel")
     {
         let door = if upgrades { Door::Bus } else { Door::Http };
@@ -252,7 +266,7 @@ async fn admitted(
     if upgrades {
         return upgrade(port, request, login, peer, place).unwrap_or_else(IntoResponse::into_response);
     }
-    if !OPEN_PATHS.contains(&request.uri().path()) {
+    if !is_open(request.uri().path()) {
         // The body of a refused request is never read.
         match login {
             Ok(identity) => request.extensions_mut().insert(identity),
@@ -273,12 +287,17 @@ async fn admitted(
         };
         return watch::answer(service, request).await;
     }
+    request.extensions_mut().insert(account::From(peer));
     // The router never fails: its error type has no values.
     routes.oneshot(request).await.unwrap_or_else(|never| match never {})
 }
 
-/// What needs no credentials: load balancers and people look there first.
-const OPEN_PATHS: [&str; 4] = ["/", "/health", "/livez", "/readyz"];
+/// What needs no credentials: load balancers and people look there first. The console is a page without data.
+const OPEN_PATHS: [&str; 7] = ["/", "/health", "/livez", "/readyz", "/v1/login", "/v1/logout", "/v1/openapi.json"];
+
+fn is_open(path: &str) -> bool {
+    OPEN_PATHS.contains(&path) || console::owns(path)
+}
 
 /// The answer to a caller whose role does not allow what a path is for.
 pub fn forbidden(request: &Request, action: Action) -> Option<Response> {
@@ -301,13 +320,22 @@ fn is_grpc(headers: &HeaderMap) -> bool {
     kind.is_some_and(|kind| kind.starts_with(b"application/grpc"))
 }
 
-async fn hint() -> &'static str {
+/// A browser gets the console, a program a hint.
+async fn front(headers: HeaderMap) -> Response {
+    match console::wants_page(&headers) {
+        true => Redirect::to(console::PATH).into_response(),
+        false => hint().into_response(),
+    }
+}
+
+fn hint() -> &'static str {
     "session-manager\n\n\
      This port speaks the iii bus over WebSocket: point an iii SDK at ws://<this host>:<this port>.\n\
      It also takes plain calls: POST /v1/call/<function> with a JSON body, for example\n\n\
      \x20 curl -d '{}' http://<this host>:<this port>/v1/call/session::create\n\n\
      GET /v1/events streams what happens, as server-sent events: filter with ?session=…&type=…&roles=…&metadata=…,\n\
      resume with ?after=<position> or the header Last-Event-ID.\n\
+     GET /console shows conversations and the cluster in a browser. GET /v1/openapi.json describes all of this.\n\
      GET /v1/nodes lists the nodes of the cluster. GET /health says how the node is,\n\
      GET /livez and GET /readyz?verbose answer the probes of an orchestrator, GET /metrics those of Prometheus.\n"
 }
@@ -380,7 +408,7 @@ async fn call(
 
 /// Reads the body as text. An empty one stands for `{}`, so that `curl -X POST` works. Memory is reserved as bytes
 /// arrive, not as they are announced, and a body that holds some must keep arriving.
-async fn read_body(port: &Port, request: Request) -> Result<(Text, Room), HttpError> {
+pub async fn read_body(port: &Port, request: Request) -> Result<(Text, Room), HttpError> {
     let max = port.limits.body_bytes_max();
     let announced = request.headers().get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse().ok());
     if announced.is_some_and(|announced: usize| announced > max) {

@@ -1,6 +1,8 @@
 //! The doors in.
 //!
-//! Owns: one client port (`endpoint`) with HTTP (`http`), probes (`probes`), metrics (`scrapes`), server-sent events (`sse`), the gRPC watch (`watch`) and the
+//! Owns: one client port (`endpoint`) with HTTP (`http`), probes (`probes`), metrics (`scrapes`), the
+//! figures of the last hour (`history`), the cluster for operators (`cluster`), the description of all functions
+//! (`openapi`), the console (`console`, `account`, `feed_status`), server-sent events (`sse`), the gRPC watch (`watch`) and the
 //! embedded iii bus (`bus`); the worker on an iii engine (`worker`); WebSocket plumbing (`socket`); the one way into
 //! the functions (`gate`); where a request carries its credentials (`login`) and which web pages may send one
 //! (`origin`); the functions over an adapter (`calls`); the turns of expensive reads (`turns`); the table of errors
@@ -15,6 +17,12 @@ pub mod impatient;
 pub mod http;
 pub mod probes;
 pub mod scrapes;
+pub mod history;
+pub mod cluster;
+pub mod feed_status;
+pub mod account;
+pub mod openapi;
+pub mod console;
 pub mod socket;
 pub mod bus;
 pub mod engine;

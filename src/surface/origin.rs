@@ -65,6 +65,19 @@ impl Allowed {
     }
 }
 
+/// Whether a request can only come from a page that this node served, or from a program. A page of another port of this
+/// machine may call this node, but not in the name of somebody who logged in here.
+pub fn is_own_page(headers: &HeaderMap) -> bool {
+    let host = headers.get(header::HOST).map(HeaderValue::as_bytes);
+    let is_own = |origin: &HeaderValue| {
+        let authority = origin.to_str().ok().and_then(|origin| origin.split_once("://"));
+        authority.is_some_and(|(_, authority)| host == Some(authority.as_bytes()))
+    };
+    let site = headers.get("sec-fetch-site").map(HeaderValue::as_bytes);
+    let is_same = matches!(site, None | Some(b"same-origin" | b"none"));
+    is_same && headers.get_all(header::ORIGIN).iter().all(is_own)
+}
+
 /// Whether a browser asks what it may send, before it sends it.
 pub fn is_preflight(request: &Request) -> bool {
     request.method() == Method::OPTIONS && request.headers().contains_key(header::ACCESS_CONTROL_REQUEST_METHOD)

@@ -32,6 +32,15 @@ pub async fn metrics(State(port): State<Port>, request: Request) -> Response {
     if let Some(refused) = http::forbidden(&request, Action::Metrics) {
         return refused;
     }
+    match page(&port).await {
+        Some(page) => ([(header::CONTENT_TYPE, Page::CONTENT_TYPE)], page.print()).into_response(),
+        None => http::error(Kind::Storage, "the metrics could not be read"),
+    }
+}
+
+/// All figures of the node now. `None` if they could not be read, which is a bug.
+pub async fn page(port: &Port) -> Option<Page> {
+    let port = port.clone();
     let scrapes = port.scrapes.clone();
     let _turn = scrapes.turn.lock().await;
     let made = tokio::task::spawn_blocking(move || {
@@ -40,13 +49,7 @@ pub async fn metrics(State(port): State<Port>, request: Request) -> Response {
         port.bus.measure(&mut page);
         port.limits.measure(&mut page);
         (port.scrapes.measure)(&mut page);
-        page.print()
+        page
     });
-    match made.await {
-        Ok(text) => ([(header::CONTENT_TYPE, Page::CONTENT_TYPE)], text).into_response(),
-        Err(error) => {
-            tracing::error!(%error, "the metrics could not be read");
-            http::error(Kind::Storage, "the metrics could not be read")
-        }
-    }
+    made.await.inspect_err(|error| tracing::error!(%error, "the metrics could not be read")).ok()
 }

@@ -102,6 +102,8 @@ pub fn session_of(query: &Query) -> Option<&SessionId> {
     match query {
         Query::Messages(query) => Some(&query.session_id),
         Query::Export(query) => Some(&query.session_id),
+        Query::Window(query) => Some(&query.session_id),
+        Query::Tree(query) => Some(&query.session_id),
         Query::Entry(session_id, _) | Query::Entries(session_id) | Query::EntriesAfter(session_id, _) => {
             Some(session_id)
         }

@@ -14,6 +14,16 @@ pub fn parse_messages(cursor: &str) -> Result<EntryId, Refusal> {
     entry_id.map(EntryId::from).ok_or_else(|| malformed("session::messages"))
 }
 
+/// `t.<hex entry id>`: the last entry of the page.
+pub fn print_tree(entry_id: &EntryId) -> String {
+    format!("t.{}", hex(entry_id.as_str()))
+}
+
+pub fn parse_tree(cursor: &str) -> Result<EntryId, Refusal> {
+    let entry_id = cursor.strip_prefix("t.").and_then(unhex);
+    entry_id.map(EntryId::from).ok_or_else(|| malformed("session::tree"))
+}
+
 /// `l.<order>.<time>.<hex session id>`: the last session of the page, in the order of the list.
 pub fn print_list(order: ListOrder, point: &ListPoint) -> String {
     format!("l.{}.{}.{}", order_name(order), point.time, hex(point.session_id.as_str()))

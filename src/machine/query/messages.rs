@@ -52,7 +52,7 @@ pub fn query(view: &dyn View, query: &MessagesQuery) -> Result<MessagesPage, Fai
         return Err(Refusal::SessionUnknown(session_id.clone()).into());
     }
     let after = query.cursor.as_ref().map(|text| cursor::parse_messages(text)).transpose()?;
-    let Some(leaf) = leaf(view, query)? else {
+    let Some(leaf) = leaf(view, session_id, query.from_entry_id.as_ref())? else {
         return match after {
             Some(_) => Err(left_the_path().into()),
             None => Ok(MessagesPage { entries: Vec::new(), next_cursor: None }),
@@ -65,10 +65,9 @@ pub fn query(view: &dyn View, query: &MessagesQuery) -> Result<MessagesPage, Fai
     page(query, &mut path)
 }
 
-/// The last entry of the path.
-fn leaf(view: &dyn View, query: &MessagesQuery) -> Result<Option<Entry>, Failure> {
-    let session_id = &query.session_id;
-    match &query.from_entry_id {
+/// The last entry of the path: the asked one, or else the active leaf.
+pub(super) fn leaf(view: &dyn View, session_id: &SessionId, asked: Option<&EntryId>) -> Result<Option<Entry>, Failure> {
+    match asked {
         Some(entry_id) => {
             let unknown = || Refusal::EntryUnknown { session_id: session_id.clone(), entry_id: entry_id.clone() };
             Ok(Some(view.entry(session_id, entry_id)?.ok_or_else(unknown)?))
@@ -149,14 +148,23 @@ impl<'a> Path<'a> {
         Ok(ancestor.filter(|ancestor| ancestor.id == *entry_id).map(|_| place.depth))
     }
 
-    /// Whether the last chunk reached the leaf.
-    fn is_at_end(&self) -> bool {
-        let length = match (&self.walked, &self.leaf.place) {
+    /// Continues at this depth.
+    pub(super) fn start_at(&mut self, depth: u64) {
+        self.next = depth;
+    }
+
+    /// The number of its entries.
+    pub(super) fn length(&self) -> u64 {
+        match (&self.walked, &self.leaf.place) {
             (Some(walked), _) => walked.len() as u64,
             (None, Some(place)) => place.depth + 1,
             (None, None) => 0,
-        };
-        self.next >= length
+        }
+    }
+
+    /// Whether the last chunk reached the leaf.
+    fn is_at_end(&self) -> bool {
+        self.next >= self.length()
     }
 
     pub(super) fn next_chunk(&mut self, count: u64) -> Result<Option<Vec<Entry>>, Fault> {

@@ -7,6 +7,8 @@ pub mod feed_page;
 pub mod list;
 pub mod messages;
 pub mod pieces;
+pub mod tree;
+pub mod window;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,6 +24,8 @@ use export::{ExportPage, ExportQuery};
 use list::{ListPage, ListQuery};
 use messages::{MessagesPage, MessagesQuery};
 use pieces::{PIECE_BYTES, PIECE_RECORDS, Pieces};
+use tree::{TreePage, TreeQuery};
+use window::{Window, WindowQuery};
 
 #[derive(Debug, Clone, PartialEq)]
 pub enum Query {
@@ -30,6 +34,8 @@ pub enum Query {
     List(ListQuery),
     Messages(MessagesQuery),
     Export(ExportQuery),
+    Window(WindowQuery),
+    Tree(TreeQuery),
     /// `session::get-message`, `session::store::get-entry`.
     Entry(SessionId, EntryId),
     /// `session::store::get-active-leaf`.
@@ -59,6 +65,8 @@ pub enum Found {
     List(ListPage),
     Messages(MessagesPage),
     Export(Box<ExportPage>),
+    Window(Window),
+    Tree(TreePage),
     Entry(Option<Entry>),
     Leaf(Option<EntryId>),
     Entries(Vec<Entry>),
@@ -103,6 +111,8 @@ fn answer(view: &dyn View, query: &Query) -> Result<Found, Failure> {
         Query::List(query) => list::query(view, query).map(Found::List),
         Query::Messages(query) => messages::query(view, query).map(Found::Messages),
         Query::Export(query) => export::query(view, query).map(|page| Found::Export(Box::new(page))),
+        Query::Window(query) => window::query(view, query).map(Found::Window),
+        Query::Tree(query) => tree::query(view, query).map(Found::Tree),
         Query::Entry(session_id, entry_id) => view.entry(session_id, entry_id).map(Found::Entry).map_err(Failure::from),
         Query::Leaf(session_id) => view.leaf(session_id).map(Found::Leaf).map_err(Failure::from),
         Query::Entries(session_id) => whole(view, &mut Pieces::entries(session_id)),

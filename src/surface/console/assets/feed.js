@@ -1,0 +1,356 @@
+// The change feed: a live tail with filters, time travel to the oldest kept event, and the subscribers.
+
+import { ApiError, get, me, stream } from './api.js';
+import { setQuery } from './app.js';
+import { clock, count, debounce, fill, h, icon, json, state, toast } from './dom.js';
+import { excerpt } from './message.js';
+
+const TYPES = ['created', 'message-added', 'message-updated', 'status-changed', 'meta-updated', 'deleted'];
+const ROWS_MAX = 500;
+
+/** @param {URLSearchParams} query @returns {import('./app.js').Page} */
+export function feedPage(query) {
+    const filter = {
+        type: query.get('type') ?? '',
+        session: query.get('session') ?? '',
+        roles: query.get('roles') ?? '',
+        metadata: query.get('metadata') ?? '',
+    };
+    let after = query.get('after') ?? undefined;
+    let reader = null;
+    let paused = false;
+    let held = [];
+    let total = 0;
+    let edges = { oldest: '', newest: '' };
+
+    const rows = h('div.event-list', { role: 'log', 'aria-label': 'Events', 'aria-live': 'off' });
+    const figures = h('span.figures', { role: 'status' });
+    const pause = h(
+        'button',
+        { type: 'button', 'aria-pressed': 'false', title: 'Pause (Space)', onclick: () => toggle() },
+        'Pause',
+    );
+    const types = h(
+        'div.segmented.wrap',
+        { role: 'group', 'aria-label': 'Types of events' },
+        TYPES.map((type) =>
+            h(
+                'button',
+                {
+                    type: 'button',
+                    'data-type': type,
+                    'aria-pressed': 'false',
+                    onclick: () => {
+                        const now = new Set(filter.type.split(',').filter(Boolean));
+                        if (now.has(type)) now.delete(type);
+                        else now.add(type);
+                        filter.type = [...now].join(',');
+                        restart();
+                    },
+                },
+                type,
+            ),
+        ),
+    );
+    const text = (name, label, hint) => {
+        const input = h('input', {
+            placeholder: hint,
+            'aria-label': label,
+            '.value': filter[name],
+            spellcheck: 'false',
+            oninput: debounce(() => {
+                filter[name] = input.value.trim();
+                restart();
+            }, 350),
+        });
+        return input;
+    };
+    const session = text('session', 'Session id', 'session id');
+    const scrub = h('input', {
+        type: 'range',
+        min: 0,
+        max: 0,
+        step: 1,
+        'aria-label': 'Position in the feed',
+        oninput: () => drawPlace(Number(scrub.value)),
+        onchange: () => {
+            const at = Number(scrub.value);
+            after =
+                at >= Number(scrub.max)
+                    ? undefined
+                    : at <= Number(scrub.min)
+                      ? 'oldest'
+                      : `${edges.oldest.split('.').slice(0, 2).join('.')}.${at}.0`;
+            restart();
+        },
+    });
+    const where = h('span.position', null, 'live');
+    const subscribers = h('section.subscribers', { 'aria-label': 'Subscribers' });
+    const element = h(
+        'div.page.feed',
+        null,
+        h('div.toolbar', null, h('h1', null, 'Feed'), figures, h('span.spacer', null), types),
+        h(
+            'div.toolbar',
+            null,
+            h('label.search', null, icon('search'), session),
+            text('roles', 'Roles, such as user,assistant', 'roles'),
+            text('metadata', 'Metadata, a JSON object', 'metadata {"k": "v"}'),
+            h('span.spacer', null),
+            pause,
+            h(
+                'button',
+                {
+                    type: 'button',
+                    onclick: () => {
+                        after = undefined;
+                        restart();
+                    },
+                },
+                'Live',
+            ),
+        ),
+        h('div.scrubber', null, h('span.muted', null, 'oldest'), scrub, h('span.muted', null, 'now'), where),
+        rows,
+        subscribers,
+    );
+
+    function restart() {
+        reader?.close();
+        total = 0;
+        held = [];
+        fill(rows, state('Waiting for events', 'What happens appears here.'));
+        for (const button of types.children)
+            button.setAttribute(
+                'aria-pressed',
+                String(filter.type.split(',').includes(button.getAttribute('data-type') ?? '')),
+            );
+        const address = new URLSearchParams();
+        for (const [name, value] of Object.entries({ ...filter, after: after ?? '' }))
+            if (value) address.set(name, value);
+        setQuery(address);
+        fill(where, after ? `after ${after.split('.').slice(-2).join('.')}` : 'live');
+        reader = stream(
+            { ...filter, after },
+            {
+                event: (event) => {
+                    total += 1;
+                    if (paused) {
+                        held.push(event);
+                        if (held.length > ROWS_MAX) held.shift();
+                        drawFigures();
+                    } else draw(event);
+                },
+                lost: (error) =>
+                    fill(
+                        rows,
+                        state(
+                            error.code,
+                            error.message,
+                            error.status === 410
+                                ? h(
+                                      'button',
+                                      {
+                                          type: 'button',
+                                          onclick: () => {
+                                              after = 'oldest';
+                                              restart();
+                                          },
+                                      },
+                                      'From the oldest kept event',
+                                  )
+                                : null,
+                        ),
+                    ),
+            },
+        );
+        drawFigures();
+    }
+
+    function drawFigures() {
+        fill(figures, `${count(total)} events${paused && held.length ? `, ${count(held.length)} waiting` : ''}`);
+    }
+
+    function toggle() {
+        paused = !paused;
+        pause.setAttribute('aria-pressed', String(paused));
+        pause.textContent = paused ? 'Go on' : 'Pause';
+        if (!paused) held.splice(0).forEach(draw);
+    }
+
+    function draw(event) {
+        rows.querySelector('.state')?.remove();
+        const { type, data, id } = event;
+        const name = type.replace('session::', '');
+        const row = h(
+            'details.event',
+            {
+                'data-type': name,
+                ontoggle: () => {
+                    if (row.open && !row.querySelector('pre'))
+                        row.append(
+                            h(
+                                'div.raw',
+                                null,
+                                data?.session_id
+                                    ? h(
+                                          'a',
+                                          { href: `#/sessions/${encodeURIComponent(data.session_id)}` },
+                                          'Open the session',
+                                      )
+                                    : null,
+                                json(data),
+                            ),
+                        );
+                },
+            },
+            h(
+                'summary',
+                null,
+                h('span.when', null, clock(data?.timestamp ?? data?.created_at ?? Date.now())),
+                h(`span.kind.${name}`, null, name),
+                h('span.session-id', null, data?.session_id ?? ''),
+                h('span.what', { dir: 'auto' }, describe(type, data)),
+                h('span.position', { title: id }, id.split('.').slice(-2).join('.')),
+            ),
+        );
+        const atEnd = rows.scrollTop < 40;
+        const before = rows.scrollHeight;
+        rows.prepend(row);
+        while (rows.childElementCount > ROWS_MAX) rows.lastElementChild.remove();
+        if (!atEnd) rows.scrollTop += rows.scrollHeight - before;
+        drawFigures();
+    }
+
+    function drawPlace(at) {
+        fill(where, at >= Number(scrub.max) ? 'live' : `after ${count(at)}`);
+    }
+
+    async function look() {
+        try {
+            const feed = await get('/v1/feed');
+            edges = feed;
+            const index = (position) => Number((position ?? '0.0.0.0').split('.').at(-2));
+            const wasLive = Number(scrub.value) >= Number(scrub.max);
+            scrub.min = String(index(feed.oldest));
+            scrub.max = String(index(feed.newest));
+            if (wasLive && !after) scrub.value = scrub.max;
+            drawSubscribers(feed.subscribers);
+        } catch (error) {
+            if (error instanceof ApiError && error.status === 403) {
+                clearInterval(timer);
+                toast(error.message, true);
+            }
+        }
+    }
+
+    function drawSubscribers(all) {
+        if (!all) {
+            subscribers.hidden = true;
+            return;
+        }
+        fill(
+            subscribers,
+            h('h2', null, 'Subscribers of this node ', h('span.figures', null, count(all.length))),
+            h(
+                'div.table-scroll',
+                { tabindex: 0 },
+                h(
+                    'table',
+                    null,
+                    h(
+                        'thead',
+                        null,
+                        h(
+                            'tr',
+                            null,
+                            ['', 'kind', 'wants', 'bindings', 'lag', 'position'].map((name) =>
+                                h('th', { scope: 'col' }, name),
+                            ),
+                        ),
+                    ),
+                    h(
+                        'tbody',
+                        null,
+                        all.map((one) =>
+                            h(
+                                'tr',
+                                null,
+                                h(
+                                    'td',
+                                    null,
+                                    h(`span.dot.${one.behind ? 'moved' : 'online'}`, {
+                                        title: one.behind ? 'behind' : 'up to date',
+                                    }),
+                                    h('span.sr', null, one.behind ? 'behind' : 'up to date'),
+                                ),
+                                h('td', null, one.kind, one.function_id ? h('code', null, ` ${one.function_id}`) : ''),
+                                h('td', null, one.filter),
+                                h('td.number', null, count(one.bindings)),
+                                h('td.number', null, count(one.lag)),
+                                h('td', null, (one.position ?? '–').split('.').slice(-2).join('.')),
+                            ),
+                        ),
+                    ),
+                ),
+            ),
+        );
+    }
+
+    restart();
+    look();
+    const timer = setInterval(() => {
+        if (!document.hidden) look();
+    }, 2000);
+    const step = (by) => {
+        const all = /** @type {HTMLElement[]} */ ([...rows.querySelectorAll('summary')]);
+        const at = all.indexOf(/** @type {any} */ (document.activeElement));
+        all[Math.max(0, Math.min(all.length - 1, at + by))]?.focus();
+    };
+    return {
+        element,
+        keys: {
+            j: () => step(1),
+            k: () => step(-1),
+            ' ': toggle,
+            '/': () => session.focus(),
+            l: () => {
+                after = undefined;
+                restart();
+            },
+        },
+        help: [
+            ['Space', 'pause'],
+            ['l', 'live'],
+        ],
+        close: () => {
+            reader?.close();
+            clearInterval(timer);
+        },
+    };
+}
+
+function describe(type, data) {
+    switch (type) {
+        case 'session::created':
+            return data.title || 'untitled';
+        case 'session::message-added':
+            return data.message ? `${data.message.role}: ${excerpt(data.message)}` : (data.custom?.custom_type ?? '');
+        case 'session::message-updated':
+            return `r${data.revision} ${excerpt(data.message)}`;
+        case 'session::status-changed':
+            return `${data.previous_status} → ${data.status}`;
+        case 'session::meta-updated':
+            return data.title ?? '';
+        case 'lagged':
+            return 'this page was too slow and catches up';
+        case 'skipped':
+            return `updates ${data.first} to ${data.last} of ${data.session_id} were replaced by later ones`;
+        case 'compacted':
+            return 'events were removed before this page read them';
+        default:
+            return '';
+    }
+}
+
+export const mayRead = () => me()?.may.events;

@@ -1,0 +1,556 @@
+// The list of sessions: live, filtered, and as fast with 200,000 of them as with 200.
+
+import { call, me, stream } from './api.js';
+import { failed, go, setQuery } from './app.js';
+import { ago, count, debounce, fill, h, icon, loading, money, short, state } from './dom.js';
+import { createSession } from './actions.js';
+import { excerpt, sumUsage } from './message.js';
+
+const PAGE = 50;
+/** How far a search for words in titles reads at a time. The server has no index of words. */
+const SEARCH_PAGE = 500;
+const SEARCH_PAGES = 10;
+const STATUSES = ['idle', 'working', 'done', 'error'];
+/** What the end of a session says, by its id and the time of its last change. */
+const summaries = new Map();
+const SUMMARIES_MAX = 2000;
+
+/** @param {URLSearchParams} query @returns {import('./app.js').Page} */
+export function sessionsPage(query) {
+    const filter = read(query);
+    /** @type {Map<string, {meta: any, row: HTMLElement}>} */
+    const rows = new Map();
+    let cursor = undefined;
+    let done = false;
+    let turn = 0;
+    let searched = 0;
+    let busy = false;
+
+    const list = h('div.session-list', { role: 'list', 'aria-label': 'Sessions' });
+    const foot = h('div.foot', null);
+    const figures = h('span.figures', { role: 'status' });
+    const words = h('input', {
+        type: 'search',
+        placeholder: 'Title contains…',
+        'aria-label': 'Title contains',
+        '.value': filter.text,
+        oninput: debounce(() => {
+            filter.text = words.value;
+            restart();
+        }, 200),
+    });
+    const status = h(
+        'div.segmented',
+        { role: 'group', 'aria-label': 'Status' },
+        ['', ...STATUSES].map((name) =>
+            h(
+                'button',
+                {
+                    type: 'button',
+                    'aria-pressed': String(filter.status === name),
+                    'data-status': name,
+                    onclick: () => {
+                        filter.status = name;
+                        restart();
+                    },
+                },
+                name || 'all',
+            ),
+        ),
+    );
+    const chips = h('div.chips', null);
+    const add = h('input.metadata', {
+        placeholder: 'metadata: key=value',
+        'aria-label': 'Filter by metadata, key=value',
+        onkeydown: (event) => {
+            if (event.key === 'Enter') {
+                addMetadata(add.value);
+                add.value = '';
+            }
+        },
+    });
+    const order = h(
+        'select',
+        {
+            'aria-label': 'Order',
+            onchange: () => {
+                filter.order = order.value;
+                restart();
+            },
+        },
+        [
+            ['updated_desc', 'Last changed'],
+            ['created_desc', 'Newest'],
+            ['created_asc', 'Oldest'],
+        ].map(([value, label]) => h('option', { value, '.selected': filter.order === value }, label)),
+    );
+
+    const element = h(
+        'div.page.sessions',
+        null,
+        h(
+            'div.toolbar',
+            null,
+            h('h1', null, 'Sessions'),
+            figures,
+            h('div.spacer', null),
+            h('label.search', null, icon('search'), words),
+            status,
+            add,
+            order,
+            me()?.may.write
+                ? h(
+                      'button.primary',
+                      {
+                          type: 'button',
+                          onclick: () => createSession((id) => go(`/sessions/${encodeURIComponent(id)}`)),
+                      },
+                      icon('plus'),
+                      'New',
+                  )
+                : null,
+        ),
+        chips,
+        list,
+        foot,
+    );
+
+    const seen = new IntersectionObserver(
+        (entries) => {
+            for (const entry of entries)
+                if (entry.isIntersecting) {
+                    seen.unobserve(entry.target);
+                    summarise(/** @type {HTMLElement} */ (entry.target));
+                }
+        },
+        { rootMargin: '200px' },
+    );
+    const end = new IntersectionObserver(
+        (entries) => {
+            if (entries.some((entry) => entry.isIntersecting)) more();
+        },
+        { rootMargin: '600px' },
+    );
+
+    function drawFilter() {
+        for (const button of status.children)
+            button.setAttribute('aria-pressed', String(button.getAttribute('data-status') === filter.status));
+        fill(
+            chips,
+            ...Object.entries(filter.metadata).map(([key, value]) =>
+                h(
+                    'button.chip.active',
+                    {
+                        type: 'button',
+                        title: 'Remove this filter',
+                        onclick: () => {
+                            delete filter.metadata[key];
+                            restart();
+                        },
+                    },
+                    `${key}: ${text(value)}`,
+                    icon('close'),
+                ),
+            ),
+        );
+        const next = new URLSearchParams();
+        if (filter.status) next.set('status', filter.status);
+        if (filter.text) next.set('text', filter.text);
+        if (filter.order !== 'updated_desc') next.set('order', filter.order);
+        if (Object.keys(filter.metadata).length) next.set('metadata', JSON.stringify(filter.metadata));
+        setQuery(next);
+    }
+
+    function addMetadata(line) {
+        const [key, ...rest] = line.split('=');
+        if (!key.trim() || !rest.length) return;
+        let value = rest.join('=').trim();
+        try {
+            value = JSON.parse(value);
+        } catch {
+            /* a string */
+        }
+        filter.metadata[key.trim()] = value;
+        restart();
+    }
+
+    function restart() {
+        turn += 1;
+        rows.clear();
+        cursor = undefined;
+        done = false;
+        busy = false;
+        searched = 0;
+        drawFilter();
+        fill(list, loading());
+        fill(foot);
+        more();
+    }
+
+    const matches = (meta) =>
+        (!filter.status || meta.status === filter.status) &&
+        (!filter.text || meta.title.toLowerCase().includes(filter.text.toLowerCase())) &&
+        Object.entries(filter.metadata).every(
+            ([key, value]) => JSON.stringify(meta.metadata?.[key]) === JSON.stringify(value),
+        );
+
+    async function more() {
+        if (busy || done) return;
+        busy = true;
+        const mine = turn;
+        end.disconnect();
+        if (rows.size) fill(foot, loading());
+        try {
+            let found = 0;
+            for (let pages = 0; !done && found < PAGE / 2 && pages < (filter.text ? SEARCH_PAGES : 1); pages += 1) {
+                const page = await call('session::list', {
+                    limit: filter.text ? SEARCH_PAGE : PAGE,
+                    order: filter.order,
+                    cursor,
+                    ...(filter.status ? { status: filter.status } : {}),
+                    ...(Object.keys(filter.metadata).length ? { metadata: filter.metadata } : {}),
+                });
+                if (mine !== turn) return;
+                if (!rows.size) fill(list);
+                cursor = page.next_cursor;
+                done = !cursor;
+                searched += page.sessions.length;
+                for (const meta of page.sessions)
+                    if (matches(meta) && !rows.has(meta.session_id)) {
+                        found += 1;
+                        place(meta, null);
+                    }
+            }
+            drawFoot();
+        } catch (error) {
+            if (mine === turn) fill(rows.size ? foot : list, failed(error));
+        } finally {
+            if (mine === turn) busy = false;
+        }
+    }
+
+    function drawFoot() {
+        fill(figures, rows.size ? `${count(rows.size)}${done ? '' : '+'}` : '');
+        if (!rows.size && done) {
+            const filtered = filter.status || filter.text || Object.keys(filter.metadata).length;
+            fill(
+                list,
+                filtered
+                    ? state('Nothing matches', 'No session has all of this.')
+                    : state(
+                          'No sessions yet',
+                          'Create one here, or fill this node with examples:',
+                          h('code', null, 'session-manager demo'),
+                      ),
+            );
+        }
+        if (done) fill(foot, rows.size > PAGE ? h('span.muted', null, 'That is all.') : null);
+        else if (filter.text)
+            fill(
+                foot,
+                h('span.muted', null, `Searched ${count(searched)} sessions.`),
+                h('button', { type: 'button', onclick: more }, 'Search further'),
+            );
+        else {
+            fill(foot, h('span.muted', null, ''));
+            end.observe(foot);
+        }
+    }
+
+    /** Puts a session into the list: at the end, or before another row. */
+    function place(meta, before) {
+        const known = rows.get(meta.session_id);
+        const row = draw(meta, known?.row);
+        rows.set(meta.session_id, { meta, row });
+        if (before) before.before(row);
+        else if (!known) list.append(row);
+        seen.observe(row);
+        return row;
+    }
+
+    function draw(meta, old) {
+        const row = h('a.session-row', {
+            href: `#/sessions/${encodeURIComponent(meta.session_id)}`,
+            role: 'listitem',
+            'data-id': meta.session_id,
+        });
+        fill(
+            row,
+            h(
+                'span.cell.title',
+                null,
+                h('span.name', { dir: 'auto' }, meta.title || h('span.muted', null, 'Untitled')),
+                meta.forked_from ? h('span.fork', { title: `forked from ${meta.forked_from}` }, icon('fork')) : null,
+            ),
+            h('span.cell.status', null, badge(meta)),
+            h('span.cell.last', { dir: 'auto' }, h('span.skeleton', { 'aria-hidden': 'true' })),
+            h(
+                'span.cell.meta',
+                null,
+                metadataChips(
+                    meta.metadata,
+                    (key, value) => {
+                        filter.metadata[key] = value;
+                        restart();
+                    },
+                    2,
+                ),
+            ),
+            h('span.cell.number', { title: 'messages' }, count(meta.message_count), h('small', null, ' msg')),
+            h('span.cell.number.tokens', null, ''),
+            h('span.cell.number.cost', null, ''),
+            h(
+                'span.cell.time',
+                { title: `created ${new Date(meta.created_at).toLocaleString()}` },
+                ago(meta.updated_at),
+            ),
+        );
+        if (old) {
+            if (document.activeElement === old) queueMicrotask(() => row.focus());
+            old.replaceWith(row);
+        }
+        return row;
+    }
+
+    async function summarise(row) {
+        const known = rows.get(row.dataset.id ?? '');
+        if (!known || known.row !== row) return;
+        const { meta } = known;
+        const key = `${meta.session_id} ${meta.updated_at} ${meta.message_count}`;
+        if (!summaries.has(key)) {
+            if (summaries.size > SUMMARIES_MAX) summaries.delete(summaries.keys().next().value);
+            summaries.set(
+                key,
+                take(async () => {
+                    const window = await call('session::path', {
+                        session_id: meta.session_id,
+                        limit: Math.min(40, meta.message_count + 8),
+                    });
+                    const messages = window.entries.filter((entry) => entry.kind === 'message');
+                    return {
+                        last: excerpt(messages.at(-1)?.message),
+                        role: messages.at(-1)?.message.role,
+                        ...sumUsage(messages),
+                        whole: window.length <= window.entries.length,
+                    };
+                }),
+            );
+        }
+        try {
+            const found = await summaries.get(key);
+            const more = found.whole ? '' : '+';
+            fill(
+                row.querySelector('.last'),
+                found.last
+                    ? [h('span.who', null, `${ROLE[found.role] ?? ''} `), found.last]
+                    : h('span.muted', null, 'empty'),
+            );
+            fill(
+                row.querySelector('.tokens'),
+                found.tokens ? [short(found.tokens), more, h('small', null, ' tok')] : '',
+            );
+            fill(row.querySelector('.cost'), found.cost ? money(found.cost) + more : '');
+            if (!found.whole) row.querySelector('.tokens').setAttribute('title', 'of the last 40 entries');
+        } catch {
+            summaries.delete(key);
+            fill(row.querySelector('.last'), '');
+        }
+    }
+
+    // Live: a change puts its session where it belongs.
+    const refresh = new Map();
+    function changed(id) {
+        if (refresh.has(id)) return;
+        refresh.set(
+            id,
+            setTimeout(async () => {
+                refresh.delete(id);
+                try {
+                    const found = await call('session::get', { session_id: id });
+                    if (!found || !matches(found.meta)) {
+                        remove(id);
+                        return;
+                    }
+                    const top = list.querySelector('.session-row');
+                    if (!top) {
+                        fill(list);
+                        place(found.meta, null);
+                        drawFoot();
+                        return;
+                    }
+                    const isNew = !rows.has(id);
+                    const leads = filter.order === 'updated_desc' || (filter.order === 'created_desc' && isNew);
+                    if (!leads && isNew) return;
+                    const hold = list.contains(document.activeElement) || list.matches(':hover');
+                    const row = place(
+                        found.meta,
+                        leads && !(hold && !isNew) && top.getAttribute('data-id') !== id ? top : null,
+                    );
+                    row.classList.add('fresh');
+                    fill(figures, `${count(rows.size)}${done ? '' : '+'}`);
+                } catch {
+                    /* the next event tells */
+                }
+            }, 400),
+        );
+    }
+    function remove(id) {
+        rows.get(id)?.row.remove();
+        if (rows.delete(id)) drawFoot();
+    }
+    const live = me()?.may.events
+        ? stream(
+              { type: 'created,message-added,status-changed,meta-updated,deleted' },
+              {
+                  event: ({ type, data }) => {
+                      if (type === 'session::deleted') remove(data.session_id);
+                      else if (data?.session_id && (!document.hidden || type === 'session::created'))
+                          changed(data.session_id);
+                  },
+              },
+          )
+        : null;
+
+    restart();
+    const step = (by) => {
+        const all = [...list.querySelectorAll('.session-row')];
+        const at = all.indexOf(/** @type {Element} */ (document.activeElement));
+        const next = /** @type {HTMLElement|undefined} */ (all[Math.min(all.length - 1, Math.max(0, at + by))]);
+        next?.focus();
+        next?.scrollIntoView({ block: 'nearest' });
+    };
+    return {
+        element,
+        keys: {
+            j: () => step(1),
+            k: () => step(-1),
+            ArrowDown: () => step(1),
+            ArrowUp: () => step(-1),
+            '/': () => words.focus(),
+            Escape: () => {
+                filter.text = words.value = '';
+                filter.status = '';
+                filter.metadata = {};
+                restart();
+            },
+            n: () => me()?.may.write && createSession((id) => go(`/sessions/${encodeURIComponent(id)}`)),
+            1: () => {
+                filter.status = '';
+                restart();
+            },
+            2: () => {
+                filter.status = 'idle';
+                restart();
+            },
+            3: () => {
+                filter.status = 'working';
+                restart();
+            },
+            4: () => {
+                filter.status = 'done';
+                restart();
+            },
+            5: () => {
+                filter.status = 'error';
+                restart();
+            },
+        },
+        help: [
+            ['1 – 5', 'all, idle, working, done, error'],
+            ['n', 'new session'],
+        ],
+        change: (next) => {
+            const before = JSON.stringify(filter);
+            Object.assign(filter, read(next));
+            words.value = filter.text;
+            if (JSON.stringify(filter) !== before) restart();
+            return true;
+        },
+        close: () => {
+            turn += 1;
+            live?.close();
+            seen.disconnect();
+            end.disconnect();
+        },
+    };
+}
+
+const ROLE = { user: 'User:', assistant: 'Assistant:', function_result: 'Result:', custom: 'Note:' };
+
+function read(query) {
+    let metadata = {};
+    try {
+        metadata = JSON.parse(query.get('metadata') ?? '{}');
+    } catch {
+        /* a broken link */
+    }
+    return {
+        status: query.get('status') ?? '',
+        text: query.get('text') ?? '',
+        order: query.get('order') ?? 'updated_desc',
+        metadata,
+    };
+}
+
+const text = (value) => (typeof value === 'string' ? value : JSON.stringify(value));
+
+export function badge(meta) {
+    return h(
+        `span.badge.${meta.status}`,
+        { title: meta.status_reason ?? meta.status },
+        h('span.dot', { 'aria-hidden': 'true' }),
+        meta.status,
+    );
+}
+
+export function metadataChips(metadata, pick, most = 8) {
+    const all = Object.entries(metadata ?? {});
+    return all
+        .slice(0, most)
+        .map(([key, value]) => {
+            const label = `${key}: ${text(value)}`;
+            return h(
+                'button.chip',
+                {
+                    type: 'button',
+                    title: `${label} – filter by this`,
+                    onclick: (event) => {
+                        event.preventDefault();
+                        event.stopPropagation();
+                        pick(key, value);
+                    },
+                },
+                label.slice(0, 40),
+            );
+        })
+        .concat(
+            all.length > most
+                ? [
+                      h(
+                          'span.chip.more',
+                          {
+                              title: all
+                                  .slice(most)
+                                  .map(([key, value]) => `${key}: ${text(value)}`)
+                                  .join('\n'),
+                          },
+                          `+${all.length - most}`,
+                      ),
+                  ]
+                : [],
+        );
+}
+
+// Some summaries at a time: the list must not crowd out the calls of others.
+let running = 0;
+const waiting = [];
+async function take(work) {
+    while (running >= 4) await new Promise((go) => waiting.push(go));
+    running += 1;
+    try {
+        return await work();
+    } finally {
+        running -= 1;
+        waiting.shift()?.();
+    }
+}
