@@ -8,6 +8,7 @@ mod bridge;
 mod client;
 mod concurrent_clients;
 mod console;
+mod data_directory;
 mod deploy;
 mod empty_bus;
 mod exposition;
