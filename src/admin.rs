@@ -14,8 +14,9 @@ use tonic::{Code, Request, Status};
 use crate::access::tls::OperatorTls;
 use crate::proto::admin::admin_client::AdminClient;
 use crate::proto::admin::{
-    AddLearnerRequest, Call, ChangeResponse, InitRequest, PromoteRequest, RemoveRequest, SnapshotRequest,
-    SnapshotResponse, StatusRequest, StatusResponse, TransferLeaderRequest, UpdateMemberRequest,
+    AddLearnerRequest, Call, ChangeResponse, FinalizeRequest, FinalizeResponse, InitRequest, PromoteRequest,
+    RemoveRequest, SnapshotRequest, SnapshotResponse, StatusRequest, StatusResponse, TransferLeaderRequest,
+    UpdateMemberRequest,
 };
 
 pub const PROTOCOL: u32 = 1;
@@ -152,6 +153,12 @@ impl Admin {
     pub async fn transfer_leader(&mut self, to: u64) -> Result<ChangeResponse, AdminError> {
         let request = self.request(|call| TransferLeaderRequest { call, to });
         let answered = self.client.transfer_leader(request).await;
+        self.result(answered)
+    }
+
+    pub async fn finalize(&mut self) -> Result<FinalizeResponse, AdminError> {
+        let request = self.request(|call| FinalizeRequest { call });
+        let answered = self.client.finalize(request).await;
         self.result(answered)
     }
 

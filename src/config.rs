@@ -68,6 +68,8 @@ pub struct Config {
     /// Seconds after which a member that does not answer is removed, as long as a quorum stays. Without it: never.
     #[schemars(range(min = 60, max = 31_536_000))]
     pub reap_after_secs: Option<u64>,
+    /// The leader never raises the level of the cluster beyond this one.
+    pub max_level: Option<u32>,
     /// Consistency of reads. Raft only.
     pub consistency: Consistency,
     /// Clients connected at the same time.
@@ -191,6 +193,7 @@ impl Default for Config {
             bootstrap_expect: None,
             rejoin: false,
             reap_after_secs: None,
+            max_level: None,
             consistency: Consistency::Linearizable,
             max_connections: 4096,
             max_message_bytes: 64 << 20,

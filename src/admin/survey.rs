@@ -116,6 +116,13 @@ impl Survey {
                 let left = if days < 0 { "expired".to_owned() } else { format!("{days} days left") };
                 notes.push(format!("node {node}: {warning}the certificate for {port} is valid until {until} ({left})"));
             }
+            if own.level > 0 && own.level < own.knows_level && self.leader == node {
+                let (level, knows) = (own.level, own.knows_level);
+                notes.push(format!(
+                    "the cluster is at level {level}, and its leader knows level {knows}: when no node has to go back to \
+                     an older build, run `session-manager cluster finalize`"
+                ));
+            }
             notes.extend(own.warnings.iter().map(|warning| format!("node {node}: WARNING: {warning}")));
         }
         notes
@@ -222,6 +229,8 @@ impl NodeStatus {
             "state_hash": own.map(|own| &own.state_hash),
             "snapshot": own.and_then(|own| own.snapshot),
             "version": own.map(|own| &own.version),
+            "level": own.map(|own| own.level).filter(|level| *level > 0),
+            "knows_level": own.map(|own| own.knows_level).filter(|level| *level > 0),
             "sync_ms": own.map(|own| own.sync_us as f64 / 1000.0),
             "slow_disk": own.map(slow_disk),
             "client_url": own.map(|own| &own.client_url).filter(|url| !url.is_empty()),

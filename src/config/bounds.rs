@@ -134,6 +134,9 @@ fn cluster(config: &Config) -> Result<(), ConfigError> {
         return Err(ConfigError::key("join", "a cluster cannot add a node without peer_listen", fix));
     }
     discovery(config)?;
+    if config.max_level == Some(0) {
+        return Err(ConfigError::key("max_level", "levels begin at 1", "give 1 to stay with version 0.1"));
+    }
     let Some(address) = config.peer_listen else { return Ok(()) };
     if !matches!(config.adapter, AdapterConfig::Raft(_)) {
         let problem = format!("the {} adapter has no peers", config.adapter.name());

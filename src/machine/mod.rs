@@ -17,6 +17,7 @@ pub mod feed_record;
 pub mod ids;
 pub mod json;
 pub mod law;
+pub mod level;
 pub mod long;
 pub mod message;
 pub mod patch;

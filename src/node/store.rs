@@ -190,6 +190,7 @@ async fn open_raft(
         name: if config.discover.is_some() { config.node_name() } else { String::new() },
         discover: config.discover.as_deref().and_then(|place| place.parse().ok()),
         reap_after: config.reap_after_secs.map(Duration::from_secs),
+        max_level: config.max_level,
         stale_reads: config.consistency == Consistency::Local,
         on_cluster: Some(Arc::new(move |cluster_id| named.joins(cluster_id))),
         sockets: environment.sockets.clone(),

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use openraft::{Instant as _, ServerState};
 use tokio::time::timeout;
@@ -10,18 +10,22 @@ use tonic::{Request, Response, Status};
 
 use super::checkpoint::Checkpoint;
 use super::leader::Leader;
+use super::leader_write::LeaderWrite;
 use super::membership::{MembershipChanges, heard, lag};
 use super::peer_service::OnCluster;
+use super::raise::NotRaised;
 use super::replica::Replica;
 use super::self_report::{CertificateEnd, DescribeNode};
 use super::sender::Sender;
 use super::types::Types;
 use super::{RAFT_GROUP, identity};
+use crate::machine::level::NEWEST;
 use crate::proto::admin::admin_client::AdminClient;
 use crate::proto::admin::admin_server::Admin;
 use crate::proto::admin::{
-    AddLearnerRequest, Call, Certificate, ChangeResponse, Health, InitRequest, Member, PromoteRequest, RemoveRequest,
-    Role, SnapshotRequest, SnapshotResponse, StatusRequest, StatusResponse, TransferLeaderRequest, UpdateMemberRequest,
+    AddLearnerRequest, Call, Certificate, ChangeResponse, FinalizeRequest, FinalizeResponse, Health, InitRequest,
+    Member, PromoteRequest, RemoveRequest, Role, SnapshotRequest, SnapshotResponse, StatusRequest, StatusResponse,
+    TransferLeaderRequest, UpdateMemberRequest,
 };
 use crate::storage::Store;
 use crate::storage::log::Log;
@@ -45,6 +49,8 @@ pub struct AdminService {
     pub peer: Peer,
     pub on_cluster: Option<OnCluster>,
     pub describe: DescribeNode,
+    /// Commits what an operator decides. A door of the same process has none.
+    pub writes: Option<Arc<LeaderWrite>>,
 }
 
 impl AdminService {
@@ -58,6 +64,7 @@ impl AdminService {
             peer: replica.peer().clone(),
             on_cluster: None,
             describe: replica.describe().clone(),
+            writes: None,
         }
     }
 
@@ -167,6 +174,8 @@ impl AdminService {
             memory_bytes: report.memory_bytes,
             disk_free_bytes: report.disk_free_bytes,
             disk_size_bytes: report.disk_size_bytes,
+            level: self.membership.level().map_err(|fault| Status::unavailable(fault.0))?,
+            knows_level: NEWEST,
         })
     }
 }
@@ -295,6 +304,23 @@ impl Admin for AdminService {
         }
         self.membership.transfer(request.to).await?;
         Ok(Response::new(self.changed()))
+    }
+
+    async fn finalize(&self, request: Request<FinalizeRequest>) -> Result<Response<FinalizeResponse>, Status> {
+        let request = self.admit("finalize", request)?;
+        if let Some((mut leader, call)) = self.other_leader(request.call.as_ref())? {
+            return forward(leader.finalize(FinalizeRequest { call: Some(call) })).await;
+        }
+        let writes = self.writes.as_ref().ok_or_else(|| Status::unimplemented("use the peer port"))?;
+        let level = self.membership.level().map_err(|fault| Status::unavailable(fault.0))?;
+        let newest = writes.replica.max_level().unwrap_or(NEWEST).min(NEWEST).max(level);
+        match writes.raise_level(newest, Instant::now() + FORWARD_TIMEOUT).await {
+            Ok(level) => Ok(Response::new(FinalizeResponse { level })),
+            Err(why @ (NotRaised::Held { .. } | NotRaised::Older { .. })) => {
+                Err(Status::failed_precondition(why.to_string()))
+            }
+            Err(why) => Err(Status::unavailable(why.to_string())),
+        }
     }
 
     async fn snapshot(&self, request: Request<SnapshotRequest>) -> Result<Response<SnapshotResponse>, Status> {

@@ -54,6 +54,9 @@ impl LeaderWrite {
                 return Attempt::NotLeader(leader);
             }
         }
+        if let Err(why) = self.reach_level(stamped.command.level(), deadline).await {
+            return Attempt::Unavailable(why.to_string());
+        }
         if let Some(answered) = self.answer_without_log(&stamped, deadline).await {
             return answered;
         }
@@ -165,7 +168,7 @@ impl LeaderWrite {
     }
 
     /// Stamps a command, replicates it and waits until it is applied here.
-    async fn write(&self, stamped: Stamped, deadline: Instant) -> Attempt {
+    pub(super) async fn write(&self, stamped: Stamped, deadline: Instant) -> Attempt {
         let (order, _turn) = match self.order(stamped, deadline).await {
             Ok(ordered) => ordered,
             Err(error) => return error.into(),

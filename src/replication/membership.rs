@@ -2,6 +2,7 @@
 //! Never: change a member's address or disk silently. A node that returns with another disk is a new node.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use openraft::async_runtime::WatchReceiver;
@@ -19,6 +20,7 @@ use super::network::Peers;
 use super::replica::Raft;
 use super::types::{LogId, Membership, Types};
 use crate::proto::peer::InviteRequest;
+use crate::storage::Store;
 use crate::storage::log::record::Peer;
 
 /// The longest wait of a change for the quorum. The change may still happen afterwards.
@@ -43,13 +45,15 @@ pub struct MembershipChanges {
     changing: Mutex<()>,
     /// Held while a node is taken in: two of them never get the same id.
     pub(super) taking_in: Mutex<()>,
+    /// The state of this node, which knows the level of the cluster.
+    pub(super) store: Arc<dyn Store>,
 }
 
 type Metrics = openraft::RaftMetrics<Types>;
 
 impl MembershipChanges {
-    pub fn new(raft: Raft, peers: Peers) -> MembershipChanges {
-        MembershipChanges { raft, peers, changing: Mutex::default(), taking_in: Mutex::default() }
+    pub fn new(raft: Raft, peers: Peers, store: Arc<dyn Store>) -> MembershipChanges {
+        MembershipChanges { raft, peers, changing: Mutex::default(), taking_in: Mutex::default(), store }
     }
 
     pub fn metrics(&self) -> Metrics {
@@ -73,6 +77,8 @@ impl MembershipChanges {
         if let Some((other, _)) = elsewhere {
             return Err(Status::failed_precondition(format!("address: node {other} is a member under {address}")));
         }
+        let _one_at_a_time = self.taking_in.lock().await;
+        self.check_knows_level(node, address).await?;
         let instance = self.invite(node, address).await?;
         let name = membership.get_node(&node).map(|known| known.name.clone()).unwrap_or_default();
         let peer = Peer { address: address.to_owned(), instance, name };

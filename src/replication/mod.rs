@@ -26,6 +26,7 @@ pub mod network;
 pub mod sender;
 pub mod snapshot_transfer;
 pub mod leader;
+pub mod raise;
 pub mod read_index;
 pub mod attempt;
 pub mod leader_write;

@@ -44,15 +44,16 @@ use super::threads::{ApplyDelay, Threads};
 use super::types::Types;
 use crate::access::tls::PeerTls;
 use crate::events::EventSink;
+use crate::machine::level::{self, NEWEST};
 use crate::machine::long::Steps;
 use crate::machine::refusal::Fault;
 use crate::proto::admin::{Health, Role};
 use crate::sockets::{RealSockets, Sockets};
-use crate::storage::Store;
 use crate::storage::disk::{Disk, RealDisk};
 use crate::storage::log::record::Peer;
 use crate::storage::log::{Limits, Log, LogError};
 use crate::storage::snapshot::{SnapshotError, Snapshots};
+use crate::storage::{Store, with_view};
 
 /// How long a leader that stops waits for another node to take over.
 const STEP_DOWN_TIMEOUT: Duration = Duration::from_secs(1);
@@ -86,6 +87,8 @@ pub struct RaftSettings {
     pub discover: Option<Discover>,
     /// A member that does not answer for so long is removed.
     pub reap_after: Option<Duration>,
+    /// The leader never raises the level of the cluster beyond this one.
+    pub max_level: Option<u32>,
     /// Reads are answered from the local state, however old it is.
     pub stale_reads: bool,
     /// Called with the cluster id as soon as it is known, before the first entry is applied.
@@ -132,6 +135,7 @@ impl RaftSettings {
             name: String::new(),
             discover: None,
             reap_after: None,
+            max_level: None,
             stale_reads: false,
             on_cluster: None,
             sockets: Arc::new(RealSockets),
@@ -212,6 +216,10 @@ pub enum StartError {
         address: SocketAddr,
         why: String,
     },
+    /// The cluster was raised to a level that only newer builds know.
+    NewerLevel {
+        level: u32,
+    },
     Raft(String),
 }
 
@@ -226,6 +234,11 @@ impl fmt::Display for StartError {
             }
             StartError::Snapshot(error @ SnapshotError::Disk { .. }) => write!(f, "{error}"),
             StartError::State(fault) => write!(f, "state: {fault}"),
+            StartError::NewerLevel { level } => write!(
+                f,
+                "the cluster of this data directory is at level {level}, and this build knows level {NEWEST}: start a \
+                 newer build"
+            ),
             StartError::VoteLost { index } => write!(
                 f,
                 "this node holds entries up to {index}, but the vote in log/ is missing: restore the log directory as it \
@@ -282,6 +295,7 @@ pub struct Replica {
     read_index: Arc<ReadIndex>,
     /// The address and instance of this node, as peers know it.
     peer: Peer,
+    max_level: Option<u32>,
 }
 
 impl Replica {
@@ -315,6 +329,10 @@ impl Replica {
         })
         .await
         .map_err(|error| StartError::Raft(error.to_string()))??;
+        let level = with_view(&*store, level::level).map_err(StartError::State)?;
+        if level > NEWEST {
+            return Err(StartError::NewerLevel { level });
+        }
 
         let mut applier = Applier::new(store.clone(), sink, RAFT_GROUP).map_err(StartError::State)?;
         applier.report_replay(log.edges().last.map_or(0, |last| last.index + 1));
@@ -336,7 +354,7 @@ impl Replica {
         let replica = {
             let _consensus = threads.consensus().enter();
             let failure = watch_for_failure(&raft, figures.clone());
-            let membership = Arc::new(MembershipChanges::new(raft.clone(), peers.clone()));
+            let membership = Arc::new(MembershipChanges::new(raft.clone(), peers.clone(), store.clone()));
             let (log_files, kept) = (log.clone(), snapshots.clone());
             let keeping = housekeeping::run(raft.clone(), membership.clone(), log_files, kept, settings.cadence());
             let elections = Elections { raft: raft.clone(), node: settings.node_id, times, signs, log: log.clone() };
@@ -362,6 +380,7 @@ impl Replica {
                 ))),
                 _announce: announce.map(|announce| AbortOnDropHandle::new(tokio::spawn(announce.run()))),
                 peer,
+                max_level: settings.max_level,
                 threads: threads.clone(),
                 clock,
                 raft,
@@ -466,6 +485,11 @@ impl Replica {
 
     pub fn disk(&self) -> &Arc<dyn Disk> {
         &self.disk
+    }
+
+    /// The setting `max_level`.
+    pub fn max_level(&self) -> Option<u32> {
+        self.max_level
     }
 
     pub fn membership(&self) -> &Arc<MembershipChanges> {

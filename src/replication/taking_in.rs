@@ -13,6 +13,7 @@ use tracing::info;
 use super::formation::meeting::Meeting;
 use super::formation::record::Who;
 use super::membership::{HEARD_RECENTLY, MembershipChanges, heard};
+use super::raise::too_old;
 use crate::proto::formation::ProbeRequest;
 use crate::storage::log::record::Peer;
 
@@ -64,7 +65,16 @@ impl MembershipChanges {
     /// A node that others cannot reach must not become a member.
     async fn answers_there(&self, who: &Who, meeting: &Meeting) -> Result<(), Status> {
         match meeting.one(&who.address).await {
-            Some(answer) if answer.met.who.instance == who.instance => Ok(()),
+            Some(answer) if answer.met.who.instance == who.instance => {
+                let level = self.level().map_err(|fault| Status::unavailable(fault.0))?;
+                match answer.knows_level >= level {
+                    true => Ok(()),
+                    false => {
+                        let why = too_old(&who.name, &answer.version, answer.knows_level, level);
+                        Err(Status::failed_precondition(why))
+                    }
+                }
+            }
             Some(answer) => Err(Status::failed_precondition(format!(
                 "peer_advertise: at {} answers {:?}, not {:?}: give each node its own address",
                 who.address, answer.met.who.name, who.name

@@ -35,6 +35,7 @@ Examples:
   session-manager cluster update-member 4 10.0.0.9:49135   its address has changed
   session-manager cluster transfer-leader 2          let node 2 lead
   session-manager cluster remove 3
+  session-manager cluster finalize                   after an upgrade: use what is new
   session-manager cluster snapshot
 
 To replace a node whose disk is lost: remove it, start an empty node with a new id and --join, add it, promote it.
@@ -134,6 +135,9 @@ enum Verb {
         #[arg(long, value_name = "MS", default_value_t = 0)]
         then_wait_ms: u64,
     },
+    /// Raise the level of the cluster to the newest that every member knows, after an upgrade. The build before cannot
+    /// take over again from then on
+    Finalize,
     /// Write a snapshot on the node at --peer
     Snapshot,
 }
@@ -211,6 +215,10 @@ async fn execute(args: &ClusterArgs) -> Result<Report, CliError> {
             tokio::time::sleep(Duration::from_millis(*then_wait_ms)).await;
             let text = moved.map_or("the node did not lead".to_owned(), |leader| format!("node {leader} leads now"));
             Report { text, json: json!({ "leader": moved }), healthy: true }
+        }
+        Verb::Finalize => {
+            let level = connect().await?.finalize().await?.level;
+            Report { text: format!("the cluster is at level {level}"), json: json!({ "level": level }), healthy: true }
         }
         Verb::Snapshot => {
             let built = connect().await?.snapshot().await?;

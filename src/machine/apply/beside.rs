@@ -7,6 +7,7 @@ use crate::machine::change::Change;
 use crate::machine::command::Outcome;
 use crate::machine::ids::SessionId;
 use crate::machine::json::Json;
+use crate::machine::level::{self, RaiseLevel};
 use crate::machine::refusal::{Failure, Fault, Refusal};
 use crate::machine::stamp::Stamp;
 use crate::machine::turn::{self, TurnCommand};
@@ -15,6 +16,7 @@ use crate::machine::view::View;
 #[derive(Debug, Clone, PartialEq)]
 pub enum Beside {
     Turn(TurnCommand),
+    Level(RaiseLevel),
 }
 
 impl Beside {
@@ -22,6 +24,7 @@ impl Beside {
     pub fn name(&self) -> &'static str {
         match self {
             Beside::Turn(command) => command.name(),
+            Beside::Level(_) => "raise-level",
         }
     }
 
@@ -29,6 +32,7 @@ impl Beside {
     pub fn session_id(&self) -> Option<&SessionId> {
         match self {
             Beside::Turn(command) => command.session_id(),
+            Beside::Level(_) => None,
         }
     }
 
@@ -36,6 +40,7 @@ impl Beside {
     pub fn is_internal(&self) -> bool {
         match self {
             Beside::Turn(command) => command.is_internal(),
+            Beside::Level(_) => true,
         }
     }
 }
@@ -43,6 +48,7 @@ impl Beside {
 pub fn apply(view: &dyn View, stamp: &Stamp, command: &Beside) -> Result<Outcome, Failure> {
     match command {
         Beside::Turn(command) => turn::apply(view, stamp, command),
+        Beside::Level(command) => level::apply(view, stamp, command),
     }
 }
 

@@ -154,7 +154,7 @@ fn serve_peers(
         closing: CancellationToken::new(),
     };
     let formation = Member { own: who(replica.peer()), membership: replica.membership().clone() };
-    let admin = AdminService { on_cluster, ..AdminService::of(replica) };
+    let admin = AdminService { on_cluster, writes: Some(leader_write.clone()), ..AdminService::of(replica) };
     info!(node = peers.local.node, address = %bound.address, "serving peers");
     let _consensus = threads.consensus().enter();
     Listener::serve(bound, peers, admin, formation)

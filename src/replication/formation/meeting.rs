@@ -12,6 +12,7 @@ use super::super::channels::Channels;
 use super::decide::{Met, State};
 use super::record::{Founding, Promise, Record, Who};
 use crate::access::credentials::now_ms;
+use crate::machine::level::FIRST;
 use crate::proto::formation as proto;
 
 /// The longest wait for an answer. A node that is slower is met in a later round.
@@ -64,6 +65,9 @@ pub struct Answer {
     pub knows_caller: bool,
     /// How far its clock is ahead, if the clocks differ by a lot.
     pub clock_ahead_ms: Option<i64>,
+    /// The version of its program, and the newest level of a cluster that it knows.
+    pub version: String,
+    pub knows_level: u32,
 }
 
 /// Meets other nodes in the name of one.
@@ -96,7 +100,15 @@ impl Meeting {
             Ok(Err(status)) if status.code() == Code::Unimplemented => {
                 let who = Who { name: String::new(), instance: String::new(), address: address.to_owned() };
                 let met = Met { who, state: State::Silent };
-                Some(Answer { met, at: address.to_owned(), node: 0, knows_caller: false, clock_ahead_ms: None })
+                Some(Answer {
+                    met,
+                    at: address.to_owned(),
+                    node: 0,
+                    knows_caller: false,
+                    clock_ahead_ms: None,
+                    version: "0.1".to_owned(),
+                    knows_level: FIRST,
+                })
             }
             Ok(Err(status)) => {
                 tracing::debug!(address, why = status.message(), "a node cannot be met");
@@ -128,6 +140,8 @@ fn read(address: &str, answer: proto::MeetResponse) -> Answer {
         node,
         knows_caller,
         clock_ahead_ms: (ahead.abs() > CLOCK_DIFFERENCE_MAX_MS).then_some(ahead),
+        version: answer.version,
+        knows_level: answer.knows_level.max(FIRST),
     }
 }
 

@@ -12,6 +12,7 @@ use super::super::sender::Sender;
 use super::meeting::{Meeting, forming_to_proto};
 use super::record::{Record, Who};
 use crate::access::credentials::now_ms;
+use crate::machine::level::NEWEST;
 use crate::proto::formation::formation_server::Formation;
 use crate::proto::formation::meet_response::State;
 use crate::proto::formation::{
@@ -54,7 +55,7 @@ impl Formation for Waiting {
 
 fn answer(who: &Who, state: State) -> MeetResponse {
     let version = env!("CARGO_PKG_VERSION").to_owned();
-    MeetResponse { who: Some(who.to_proto()), state: Some(state), now_ms: now_ms(), version }
+    MeetResponse { who: Some(who.to_proto()), state: Some(state), now_ms: now_ms(), version, knows_level: NEWEST }
 }
 
 /// A member of a cluster.

@@ -30,6 +30,7 @@ use crate::machine::entry::Body;
 use crate::machine::event::EventKind;
 use crate::machine::ids::{FeedPlace, Position, RequestId};
 use crate::machine::json::{Json, Object};
+use crate::machine::level::RaiseLevel;
 use crate::machine::long::{Home, Leftover};
 use crate::machine::message::{Message, Role};
 use crate::machine::patch::Patch;
@@ -245,6 +246,7 @@ fn command() -> impl Strategy<Value = Command> {
         import().prop_map(Command::Import),
         long_work().prop_map(Command::Long),
         turn_command().prop_map(|command| Command::Beside(Beside::Turn(command))),
+        any::<u32>().prop_map(|level| Command::Beside(Beside::Level(RaiseLevel { level }))),
         store_write().prop_map(Command::Store),
         (text(), any::<u32>(), any::<u64>(), any::<u32>()).prop_map(|(attach, group, index, ordinal)| {
             Command::Feed(FeedOrder::Delivered { attach, position: Position { group, index, ordinal } })

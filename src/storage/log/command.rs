@@ -29,6 +29,7 @@ use crate::machine::change::SessionChange;
 use crate::machine::entry::{Body, Entry};
 use crate::machine::ids::{EntryId, Position, RequestId, SessionId};
 use crate::machine::json::{Json, Object};
+use crate::machine::level::RaiseLevel;
 use crate::machine::long::{Home, Leftover};
 use crate::machine::message::{Message, Role};
 use crate::machine::patch::Patch;
@@ -189,6 +190,9 @@ fn to_proto(command: &Command) -> Encoded {
         Command::Feed(order) => feed_to_proto(order),
         Command::Long(work) => Encoded::LongWork(proto::LongWork { work: Some(long_to_proto(work)) }),
         Command::Beside(Beside::Turn(command)) => Encoded::Turn(json_text(&beside::print(command))),
+        Command::Beside(Beside::Level(RaiseLevel { level })) => {
+            Encoded::RaiseLevel(proto::RaiseLevel { level: *level })
+        }
     }
 }
 
@@ -446,6 +450,7 @@ fn from_proto(encoded: Encoded) -> Result<Command, Unreadable> {
         }
         Encoded::Import(c) => Command::Import(import_from_proto(c)?),
         Encoded::LongWork(work) => Command::Long(long_from_proto(work)?),
+        Encoded::RaiseLevel(c) => Command::Beside(Beside::Level(RaiseLevel { level: c.level })),
         Encoded::Turn(text) => Command::Beside(Beside::Turn(beside_from_text("turn", &text)?)),
         Encoded::StorePutMeta(c) => {
             let session_id = SessionId::from(c.session_id);
