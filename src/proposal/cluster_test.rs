@@ -286,7 +286,9 @@ async fn the_level_is_raised_on_first_use_if_every_member_answers_and_nothing_ho
     assert_eq!(nodes[0].status().await.level, 1, "ordinary commands leave it as it is");
     let leader = leader_of(&nodes).await;
     let lost = nodes.remove((leader + 1) % 3).kill().await;
-    let silent = nodes[0].propose(beside()).await.unwrap_err().to_string();
+    let (adapter, within) = (nodes[0].adapter.clone(), Instant::now() + Duration::from_secs(5));
+    let proposing = async move { adapter.propose(Proposal::new(beside(), within)).await };
+    let silent = nodes[0].handle().spawn(proposing).await.unwrap().unwrap_err().to_string();
     assert!(silent.contains("does not answer"), "{silent}");
     // 3. It answers again, and the call goes through a follower.
     nodes.push(Node::start(lost.0, lost.1).await.unwrap());

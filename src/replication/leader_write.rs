@@ -55,7 +55,7 @@ impl LeaderWrite {
             }
         }
         if let Err(why) = self.reach_level(stamped.command.level(), deadline).await {
-            return Attempt::Unavailable(why.to_string());
+            return why.into();
         }
         if let Some(answered) = self.answer_without_log(&stamped, deadline).await {
             return answered;

@@ -16,7 +16,7 @@ use super::leader_write::LeaderWrite;
 use super::membership::MembershipChanges;
 use crate::machine::apply::beside::Beside;
 use crate::machine::level::{self, FIRST, NEWEST, RaiseLevel};
-use crate::machine::refusal::Fault;
+use crate::machine::refusal::{Fault, Refusal};
 use crate::machine::{Command, Stamped};
 use crate::proto::admin::{Call, StatusRequest, StatusResponse};
 use crate::storage::with_view;
@@ -69,6 +69,20 @@ impl fmt::Display for NotRaised {
 }
 
 impl std::error::Error for NotRaised {}
+
+impl From<NotRaised> for Attempt {
+    fn from(why: NotRaised) -> Attempt {
+        match why {
+            // A retry would not help: an operator must do something first.
+            NotRaised::Held { .. } | NotRaised::Older { .. } => {
+                Attempt::Answered(Err(Refusal::RequestInvalid(why.to_string())))
+            }
+            NotRaised::Silent { .. } | NotRaised::Broken(_) | NotRaised::Failed(_) => {
+                Attempt::Unavailable(why.to_string())
+            }
+        }
+    }
+}
 
 /// The level that a node knows, by its status. Version 0.1 does not say: it knows the first.
 fn known_to(status: &StatusResponse) -> u32 {
