@@ -36,12 +36,14 @@ pub enum Space {
     Member = 12,
     /// Records of the gateway that belong to no session.
     Gateway = 13,
+    /// (driver, session) → the session had its last turn with this driver.
+    DriverSession = 14,
     /// Facts about the cluster itself: its level.
-    Cluster = 14,
+    Cluster = 15,
 }
 
 impl Space {
-    pub const ALL: [Space; 14] = [
+    pub const ALL: [Space; 15] = [
         Space::Turn,
         Space::Stream,
         Space::Journal,
@@ -55,6 +57,7 @@ impl Space {
         Space::Identity,
         Space::Member,
         Space::Gateway,
+        Space::DriverSession,
         Space::Cluster,
     ];
 
@@ -73,6 +76,7 @@ impl Space {
             | Space::Identity
             | Space::Member
             | Space::Gateway
+            | Space::DriverSession
             | Space::Cluster => false,
         }
     }
