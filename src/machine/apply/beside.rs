@@ -5,6 +5,7 @@ use serde::Serialize;
 
 use crate::machine::change::Change;
 use crate::machine::command::Outcome;
+use crate::machine::gateway::{self, GatewayCommand};
 use crate::machine::ids::SessionId;
 use crate::machine::json::Json;
 use crate::machine::refusal::{Failure, Fault, Refusal};
@@ -15,6 +16,7 @@ use crate::machine::view::View;
 #[derive(Debug, Clone, PartialEq)]
 pub enum Beside {
     Turn(TurnCommand),
+    Gateway(GatewayCommand),
 }
 
 impl Beside {
@@ -22,6 +24,7 @@ impl Beside {
     pub fn name(&self) -> &'static str {
         match self {
             Beside::Turn(command) => command.name(),
+            Beside::Gateway(command) => command.name(),
         }
     }
 
@@ -29,6 +32,7 @@ impl Beside {
     pub fn session_id(&self) -> Option<&SessionId> {
         match self {
             Beside::Turn(command) => command.session_id(),
+            Beside::Gateway(command) => command.session_id(),
         }
     }
 
@@ -36,6 +40,7 @@ impl Beside {
     pub fn is_internal(&self) -> bool {
         match self {
             Beside::Turn(command) => command.is_internal(),
+            Beside::Gateway(command) => command.is_internal(),
         }
     }
 }
@@ -43,6 +48,7 @@ impl Beside {
 pub fn apply(view: &dyn View, stamp: &Stamp, command: &Beside) -> Result<Outcome, Failure> {
     match command {
         Beside::Turn(command) => turn::apply(view, stamp, command),
+        Beside::Gateway(command) => gateway::apply(view, stamp, command),
     }
 }
 
