@@ -12,6 +12,7 @@ mod deploy;
 mod empty_bus;
 mod exposition;
 mod feed;
+mod gateway;
 mod golden;
 mod hostile;
 mod kill;
