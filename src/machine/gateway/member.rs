@@ -131,7 +131,10 @@ pub fn set_role(
     if let Some(refused) = refused(view, tenant, by, had, Some(role), counts)? {
         return Ok(Outcome::unchanged(refusal_answer(refused)));
     }
-    counts.owners = counts.owners + u64::from(role == MemberRole::Owner) - u64::from(had == Some(MemberRole::Owner));
+    counts.owners = counts
+        .owners
+        .saturating_add(u64::from(role == MemberRole::Owner))
+        .saturating_sub(u64::from(had == Some(MemberRole::Owner)));
     counts.members += u64::from(before.is_none());
     let member = match before {
         Some(member) => MemberRecord { role, ..member },
@@ -147,7 +150,7 @@ pub fn remove(view: &dyn View, stamp: &Stamp, tenant: &str, by: &Actor, user: &s
     if let Some(refused) = refused(view, tenant, by, had, None, counts)? {
         return Ok(Outcome::unchanged(refusal_answer(refused)));
     }
-    counts.owners -= u64::from(had == Some(MemberRole::Owner));
+    counts.owners = counts.owners.saturating_sub(u64::from(had == Some(MemberRole::Owner)));
     counts.members = counts.members.saturating_sub(1);
     Ok(outcome(stamp, role_answer(None), [Change::delete_record(key(tenant, user)), put_counts(tenant, counts)]))
 }
