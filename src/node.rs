@@ -309,6 +309,7 @@ fn runtime(config: &Config, adapter: Arc<dyn Adapter>) -> Runtime {
         limits: config.limits(),
         legacy_names: config.legacy_names,
         authoritative: !matches!(config.adapter, AdapterConfig::Bridge(_)),
+        keeps_turns: matches!(config.adapter, AdapterConfig::Raft(_)),
         call_timeout: Duration::from_millis(config.call_timeout_ms),
     }
 }

@@ -17,6 +17,7 @@ pub struct Identity {
     pub scope: Option<Arc<Scope>>,
     pub tenant: Option<Arc<str>>,
     pub user: Option<Arc<str>>,
+    pub email: Option<Arc<str>>,
     pub proof: Proof,
 }
 
@@ -38,7 +39,7 @@ static OPEN: LazyLock<Arc<Identity>> =
 
 impl Identity {
     pub fn new(name: &str, role: Role, proof: Proof) -> Identity {
-        Identity { name: name.into(), role, scope: None, tenant: None, user: None, proof }
+        Identity { name: name.into(), role, scope: None, tenant: None, user: None, email: None, proof }
     }
 
     /// Everybody, at a node without credentials.

@@ -187,7 +187,8 @@ impl Jwt {
         let user = text(&self.config.user_claim);
         let tenant = match &self.config.tenant_claim {
             Some(claim) => Some(text(claim)?),
-            None => None,
+            // The usual name. A token without it has no tenant.
+            None => text("tenant_id"),
         };
         let fields = self.config.scope.iter().map(|(key, claim)| Some((key.clone(), claims.get(claim)?.clone())));
         let fields = fields.collect::<Option<Object>>()?;
@@ -199,6 +200,7 @@ impl Jwt {
             scope: scope.map(Arc::new),
             tenant: tenant.map(Into::into),
             user: user.map(Into::into),
+            email: text("email").map(Into::into),
             ..Identity::new(user.unwrap_or("jwt"), role, Proof::Until(until_ms))
         })
     }

@@ -11,8 +11,16 @@ const WINDOW_MS: i64 = 60_000;
 /// Addresses that are remembered. Past it the oldest window is forgotten.
 const ADDRESSES_MAX: usize = 1024;
 
-#[derive(Default)]
-pub struct FailedLogins(Mutex<HashMap<IpAddr, Window>>);
+pub struct FailedLogins {
+    failures_max: u32,
+    addresses: Mutex<HashMap<IpAddr, Window>>,
+}
+
+impl Default for FailedLogins {
+    fn default() -> FailedLogins {
+        FailedLogins::limited_to(FAILURES_MAX)
+    }
+}
 
 struct Window {
     started_ms: i64,
@@ -20,9 +28,18 @@ struct Window {
 }
 
 impl FailedLogins {
+    pub fn limited_to(failures_max: u32) -> FailedLogins {
+        FailedLogins { failures_max, addresses: Mutex::default() }
+    }
+
     /// Counts a failure. True when the address had too many of them.
     pub fn count(&self, from: IpAddr, now_ms: i64) -> bool {
-        let mut addresses = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        self.failed(from, now_ms).is_some()
+    }
+
+    /// Counts a failure. If the address had too many of them, returns how long it should wait, in milliseconds.
+    pub fn failed(&self, from: IpAddr, now_ms: i64) -> Option<u64> {
+        let mut addresses = self.addresses.lock().unwrap_or_else(PoisonError::into_inner);
         if addresses.len() >= ADDRESSES_MAX && !addresses.contains_key(&from) {
             addresses.retain(|_, window| now_ms - window.started_ms < WINDOW_MS);
             let oldest = addresses.iter().min_by_key(|(_, window)| window.started_ms).map(|(address, _)| *address);
@@ -35,7 +52,8 @@ impl FailedLogins {
             *window = Window { started_ms: now_ms, failures: 0 };
         }
         window.failures = window.failures.saturating_add(1);
-        window.failures > FAILURES_MAX
+        let left_ms = (window.started_ms + WINDOW_MS - now_ms).max(0);
+        (window.failures > self.failures_max).then_some(left_ms as u64)
     }
 }
 
@@ -56,6 +74,6 @@ mod tests {
         for n in 0..10 * ADDRESSES_MAX as u32 {
             logins.count(from(n), 5);
         }
-        assert!(logins.0.lock().unwrap().len() <= ADDRESSES_MAX);
+        assert!(logins.addresses.lock().unwrap().len() <= ADDRESSES_MAX);
     }
 }

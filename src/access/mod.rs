@@ -18,7 +18,7 @@ pub mod certificate;
 pub mod authority;
 pub mod certificate_dir;
 pub mod tls;
-mod logins;
+pub mod logins;
 
 pub use credentials::{Credentials, LoginError, Presented};
 pub use identity::Identity;

@@ -29,6 +29,7 @@ pub mod scoped_view;
 pub mod session;
 pub mod stamp;
 pub mod tagged;
+pub mod gateway;
 pub mod toolpath;
 pub mod turn;
 pub mod view;

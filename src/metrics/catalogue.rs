@@ -83,6 +83,7 @@ pub const CONNECTIONS: Metric = Metric::gauge("connections", "Open connections o
 pub const CONNECTIONS_LIMIT: Metric = Metric::gauge("connections_limit", "The most connections of clients");
 pub const CONNECTIONS_REFUSED: Metric =
     Metric::counter("connections_refused_total", "Connections of clients past the limit");
+pub const GATEWAY_CONNECTIONS: Metric = Metric::gauge("gateway_connections", "Clients connected to the gateway");
 pub const BUS_CLIENTS: Metric = Metric::gauge("bus_clients", "Clients connected to the bus");
 pub const OUTBOUND: Metric =
     Metric::gauge("outbound_queued_bytes", "Bytes that wait for clients of the bus to read them");

@@ -14,8 +14,8 @@ use super::locked;
 use super::sidecar::{self, Consistency};
 use super::turns::{Computing, NoTurn, Turns, session_of};
 use crate::access::Action;
-use crate::machine::Query;
 use crate::machine::refusal::Refusal;
+use crate::machine::{Answer, Found, Query};
 use crate::proposal::{Adapter, Freshness, Intent, Proposal, Relayed};
 use crate::requests::config_status::ReloadStatus;
 use crate::requests::limits::RESPONSE_BYTES_MAX;
@@ -31,6 +31,8 @@ pub struct Runtime {
     pub legacy_names: bool,
     /// Whether this node holds the data. A bridge does not, and does not serve the raw store protocol.
     pub authoritative: bool,
+    /// Whether the adapter has a place for turns and journals.
+    pub keeps_turns: bool,
     /// How long a call may take when its door sets no deadline.
     pub call_timeout: Duration,
 }
@@ -273,6 +275,16 @@ impl Service for Calls {
         .boxed()
     }
 
+    fn propose(&self, proposal: Proposal) -> BoxFuture<'_, Result<Answer, CallError>> {
+        let adapter = self.runtime().adapter.clone();
+        async move { Ok(adapter.propose(proposal).await?) }.boxed()
+    }
+
+    fn ask(&self, query: Query, freshness: Freshness, deadline: Instant) -> BoxFuture<'_, Result<Found, CallError>> {
+        let adapter = self.runtime().adapter.clone();
+        async move { Ok(adapter.ask(query, freshness, deadline).await?) }.boxed()
+    }
+
     fn functions(&self) -> Vec<DescribedFunction> {
         let served = |function: &&Function| self.runtime().authoritative || !is_raw_store(function);
         requests::served().filter(served).map(described).collect()
@@ -290,6 +302,10 @@ impl Service for Calls {
     fn aliases(&self, function_id: &str) -> Vec<String> {
         let legacy = self.runtime().legacy_names.then(|| requests::legacy_name(function_id)).flatten();
         legacy.into_iter().collect()
+    }
+
+    fn keeps_turns(&self) -> bool {
+        self.runtime().keeps_turns
     }
 
     fn call_timeout(&self) -> Duration {
@@ -343,7 +359,8 @@ mod tests {
 
     fn runtime(adapter: Arc<dyn Adapter>) -> Runtime {
         let limits = Limits { default_list_limit: 50, max_list_limit: 500 };
-        Runtime { adapter, limits, legacy_names: true, authoritative: true, call_timeout: Duration::from_secs(30) }
+        let call_timeout = Duration::from_secs(30);
+        Runtime { adapter, limits, legacy_names: true, authoritative: true, keeps_turns: true, call_timeout }
     }
 
     fn memory() -> Runtime {

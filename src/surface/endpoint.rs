@@ -25,6 +25,7 @@ use tokio_util::task::TaskTracker;
 use super::bus::Bus;
 use super::cluster::{NoCluster, Operator};
 use super::errors::Kind;
+use super::gateway::Gateway;
 use super::history;
 use super::http::{self, Certified, Health, HealthCheck, ListNodes, Place, Port};
 use super::impatient::Impatient;
@@ -173,6 +174,7 @@ pub async fn serve(
     let address = listener.address()?;
     settings.live.change(settings.connections_max, settings.body_bytes_max, settings.allowed.clone());
     let port = Port {
+        gateway: Gateway::new(bus.clone(), shutdown.clone()),
         bus,
         health: settings.health.clone(),
         ready: settings.ready.clone(),

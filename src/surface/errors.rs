@@ -189,6 +189,7 @@ pub enum Kind {
     Compacted,
     StreamUnavailable,
     RouteNotFound,
+    NotOfThisAdapter,
     InvalidQuery,
     BodyTooLarge,
     BodyTimeout,
@@ -270,6 +271,7 @@ impl Kind {
             Kind::Compacted => row("compacted", Own, 410, Code::OutOfRange, false),
             Kind::StreamUnavailable => row("unavailable", Own, 503, Code::Unavailable, true),
             Kind::RouteNotFound => row("not_found", Own, 404, Code::Unimplemented, false),
+            Kind::NotOfThisAdapter => row("not_implemented", Own, 501, Code::Unimplemented, false),
             Kind::InvalidQuery => row("invalid_query", Own, 400, Code::InvalidArgument, false),
             Kind::BodyTooLarge => row("payload_too_large", Own, 413, Code::ResourceExhausted, false),
             Kind::BodyTimeout => row("timeout", Own, 408, Code::DeadlineExceeded, true),
@@ -398,6 +400,7 @@ impl HttpError {
     pub fn kind(&self) -> Kind {
         match self {
             HttpError::NoRoute { .. } | HttpError::NoSocket { .. } => Kind::RouteNotFound,
+            HttpError::NoGateway => Kind::NotOfThisAdapter,
             HttpError::Query(_) => Kind::InvalidQuery,
             HttpError::BodyTooLarge { .. } => Kind::BodyTooLarge,
             HttpError::BodyTimeout => Kind::BodyTimeout,

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
+use futures::FutureExt;
 use futures::future::BoxFuture;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
@@ -17,7 +18,9 @@ use super::locked;
 use super::socket::Text;
 use super::socket::intake::kib;
 use crate::access::{Action, Identity, audit};
+use crate::machine::{Answer, Found, Query};
 use crate::metrics::{Counter, Page, catalogue};
+use crate::proposal::{Freshness, Proposal};
 
 /// The default of the SDKs.
 const CALL_TIMEOUT: Duration = Duration::from_secs(30);
@@ -70,16 +73,19 @@ pub enum Door {
     Http,
     /// An iii engine this node is a worker of.
     Engine,
+    /// The gateway for front-ends that follow agents live.
+    Gateway,
 }
 
 impl Door {
-    pub const ALL: [Door; 3] = [Door::Bus, Door::Http, Door::Engine];
+    pub const ALL: [Door; 4] = [Door::Bus, Door::Http, Door::Engine, Door::Gateway];
 
     pub fn name(self) -> &'static str {
         match self {
             Door::Bus => "bus",
             Door::Http => "http",
             Door::Engine => "engine",
+            Door::Gateway => "gateway",
         }
     }
 }
@@ -88,6 +94,18 @@ impl Door {
 pub trait Service: Send + Sync + 'static {
     /// Fails with `CallError::FunctionUnknown` if there is no such function. Aliases of older versions count as known.
     fn call<'a>(&'a self, call: &'a Call) -> BoxFuture<'a, Result<String, CallError>>;
+
+    /// Executes a command that a door of this node decided for a caller it checked.
+    fn propose(&self, proposal: Proposal) -> BoxFuture<'_, Result<Answer, CallError>> {
+        let _ = proposal;
+        async { Err(CallError::Unavailable("this service has no store".to_owned())) }.boxed()
+    }
+
+    /// Answers a query of a door of this node.
+    fn ask(&self, query: Query, freshness: Freshness, deadline: Instant) -> BoxFuture<'_, Result<Found, CallError>> {
+        let _ = (query, freshness, deadline);
+        async { Err(CallError::Unavailable("this service has no store".to_owned())) }.boxed()
+    }
 
     /// The functions as `engine::functions::list` and `engine::functions::info` describe them.
     fn functions(&self) -> Vec<DescribedFunction>;
@@ -100,6 +118,11 @@ pub trait Service: Send + Sync + 'static {
     /// Further names of a function.
     fn aliases(&self, _function_id: &str) -> Vec<String> {
         Vec::new()
+    }
+
+    /// Whether there is a place for turns and journals, which the gateway needs.
+    fn keeps_turns(&self) -> bool {
+        true
     }
 
     /// How long a call may take when its door sets no deadline.
@@ -248,7 +271,7 @@ impl Gate {
         self.memory.measure(page);
         page.whole(catalogue::CALLS_NOT_ADMITTED, self.not_admitted.value());
         // An engine has no login: the node logs in there.
-        for door in [Door::Bus, Door::Http] {
+        for door in [Door::Bus, Door::Http, Door::Gateway] {
             let refused = self.refused_logins[door as usize].value();
             page.whole_of(catalogue::LOGINS_REFUSED, &[("door", door.name())], refused);
         }
@@ -349,8 +372,6 @@ pub fn check_open(function: &str, closing: &CancellationToken) -> Result<(), Cal
 
 #[cfg(test)]
 mod tests {
-    use futures::FutureExt;
-
     use super::*;
     use crate::machine::ids::SessionId;
     use crate::machine::refusal::Refusal;

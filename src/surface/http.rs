@@ -32,6 +32,7 @@ use super::cluster::Operator;
 use super::endpoint::LiveLimits;
 use super::errors::{CallError, Kind};
 use super::gate::{Call, Caller, Door, check_open};
+use super::gateway::{self, Gateway};
 use super::history::History;
 use super::probes::Readiness;
 use super::scrapes::Scrapes;
@@ -73,6 +74,7 @@ pub type ListNodes = Arc<dyn Fn() -> Vec<NodeUrl> + Send + Sync>;
 #[derive(Clone)]
 pub struct Port {
     pub bus: Arc<Bus>,
+    pub gateway: Arc<Gateway>,
     pub health: HealthCheck,
     pub ready: Arc<Readiness>,
     pub scrapes: Arc<Scrapes>,
@@ -106,6 +108,8 @@ pub enum HttpError {
     NoSocket {
         path: String,
     },
+    /// The adapter of this node has no turns and no journals.
+    NoGateway,
     Query(String),
     BodyTooLarge {
         max: usize,
@@ -134,7 +138,14 @@ impl fmt::Display for HttpError {
         match self {
             HttpError::NoRoute { method, path } => write!(f, "nothing at {method} {path}; see GET / for what there is"),
             HttpError::NoSocket { path } => {
-                write!(f, "no WebSocket at {path}: the iii bus is at /, so use ws://<host>:<port> without a path")
+                write!(
+                    f,
+                    "no WebSocket at {path}: the iii bus is at /, so use ws://<host>:<port> without a path; the gateway \
+                     is at /ws"
+                )
+            }
+            HttpError::NoGateway => {
+                f.write_str("the gateway needs a node with the adapter raft; this one has another adapter")
             }
             HttpError::Query(why) => f.write_str(why),
             HttpError::BodyTooLarge { max } => write!(f, "the body is larger than {max} bytes"),
@@ -175,6 +186,7 @@ impl IntoResponse for HttpError {
             }
             HttpError::NoRoute { .. }
             | HttpError::NoSocket { .. }
+            | HttpError::NoGateway
             | HttpError::Query(_)
             | HttpError::BodyTooLarge { .. }
             | HttpError::BodyTimeout
@@ -255,11 +267,18 @@ async fn admitted(
 ) -> Response {
     let certified = request.extensions().get::<Certified>().map(|Certified(identity)| identity.clone());
     let login = login::check(&port.credentials, request.headers(), request.uri(), certified.as_ref(), peer.ip());
+    // A client of the gateway may present its credentials later.
+    let may_come_later = upgrades && gateway::owns(request.uri().path()) && login == Err(LoginError::Missing);
     if let Err(refused) = &login
+        && !may_come_later
         && (upgrades || !is_open(request.uri().path()))
         && !request.uri().path().ends_with("/otel")
     {
-        let door = if upgrades { Door::Bus } else { Door::Http };
+        let door = match upgrades {
+            true if gateway::owns(request.uri().path()) => Door::Gateway,
+            true => Door::Bus,
+            false => Door::Http,
+        };
         audit::refused_login(peer.ip(), door.name(), refused);
         port.bus.gate().refused_login(door);
     }
@@ -491,6 +510,8 @@ enum SocketRoute {
     Bus,
     /// Telemetry of the SDKs, which this node reads and drops.
     Telemetry,
+    /// Front-ends that follow agents live.
+    Gateway,
 }
 
 impl SocketRoute {
@@ -502,6 +523,7 @@ impl SocketRoute {
         match path.trim_matches('/') {
             "" => Some(SocketRoute::Bus),
             "otel" => Some(SocketRoute::Telemetry),
+            path if gateway::PATHS.contains(&path) => Some(SocketRoute::Gateway),
             _unknown => None,
         }
     }
@@ -516,7 +538,16 @@ fn upgrade(
 ) -> Result<Response, HttpError> {
     let path = request.uri().path();
     let route = SocketRoute::of_path(path).ok_or_else(|| HttpError::NoSocket { path: path.to_owned() })?;
+    if route == SocketRoute::Gateway && !port.bus.gate().service().keeps_turns() {
+        return Err(HttpError::NoGateway);
+    }
+    let version = gateway::connection::version(request.uri().query());
     let (mut response, upgraded) = handshake::accept(&mut request).map_err(HttpError::Handshake)?;
+    if route == SocketRoute::Gateway && login::has_bearer_protocol(request.headers()) {
+        // A browser gives up unless the answer names one of the protocols that it offered.
+        let chosen = HeaderValue::from_static(login::BEARER_PROTOCOL);
+        response.headers_mut().insert(header::SEC_WEBSOCKET_PROTOCOL, chosen);
+    }
     let connections = port.connections.clone();
     connections.spawn(async move {
         let _place = place;
@@ -539,6 +570,10 @@ fn upgrade(
                 let frame = outbound::auth_error(&refused.to_string());
                 let close = CloseReason::new(1008, "the credentials were refused");
                 socket::refuse(connection, frame, close).await;
+            }
+            (SocketRoute::Gateway, login) => {
+                let entrant = gateway::connection::Entrant { login, credentials: port.credentials, peer, version };
+                gateway::connection::serve(port.gateway, connection, entrant, port.shutdown).await;
             }
             // Node's SDK opens it without credentials and retries for ever if it is refused.
             (SocketRoute::Telemetry, _) => {
@@ -563,6 +598,9 @@ mod tests {
             ("", Some(SocketRoute::Bus)),
             ("/otel", Some(SocketRoute::Telemetry)),
             ("//otel", Some(SocketRoute::Telemetry)),
+            ("/ws", Some(SocketRoute::Gateway)),
+            ("/gateway", Some(SocketRoute::Gateway)),
+            ("/ws/x", None),
             ("/v1/events", None),
             ("/any/path", None),
             ("/any/otel", None),

@@ -1,4 +1,5 @@
-//! Owns: where a request carries its credentials: the header `Authorization`, a query parameter or a cookie.
+//! Owns: where a request carries its credentials: the header `Authorization`, a protocol of a WebSocket, a query parameter
+//! or a cookie.
 //! Never: whether they are right (`access`), or a credential in a log.
 
 use std::net::IpAddr;
@@ -41,7 +42,8 @@ pub fn check(
     certificate: Option<&Arc<Identity>>,
     from: IpAddr,
 ) -> Result<Arc<Identity>, LoginError> {
-    let token = bearer(headers)?.or_else(|| in_query(uri)).or_else(|| in_cookie(headers));
+    let token =
+        bearer(headers)?.or_else(|| in_protocol(headers)).or_else(|| in_query(uri)).or_else(|| in_cookie(headers));
     credentials.check(Presented { token, certificate, from })
 }
 
@@ -54,6 +56,20 @@ fn bearer(headers: &HeaderMap) -> Result<Option<&str>, LoginError> {
         return Err(LoginError::Wrong);
     }
     Ok(Some(token.trim()))
+}
+
+/// A page names this protocol of a WebSocket and then its token: `new WebSocket(url, ["bearer", token])`.
+pub const BEARER_PROTOCOL: &str = "bearer";
+
+pub fn has_bearer_protocol(headers: &HeaderMap) -> bool {
+    in_protocol(headers).is_some()
+}
+
+fn in_protocol(headers: &HeaderMap) -> Option<&str> {
+    let offered = headers.get_all(header::SEC_WEBSOCKET_PROTOCOL).into_iter().filter_map(|value| value.to_str().ok());
+    let mut names = offered.flat_map(|value| value.split(',')).map(str::trim);
+    names.find(|name| *name == BEARER_PROTOCOL)?;
+    names.next()
 }
 
 /// Tokens consist of characters that need no escape in a URL.
@@ -92,6 +108,9 @@ mod tests {
             headers.insert(header::AUTHORIZATION, HeaderValue::from_static(value));
             assert_eq!(bearer(&headers), found, "{value}");
         }
+        assert_eq!(in_protocol(&headers), None);
+        headers.insert(header::SEC_WEBSOCKET_PROTOCOL, HeaderValue::from_static("other, bearer, abc"));
+        assert_eq!(in_protocol(&headers), Some("abc"));
         assert_eq!(in_query(&Uri::from_static("/?a=1&token=abc&b")), Some("abc"));
         assert_eq!(in_query(&Uri::from_static("/?tokens=abc")), None);
         headers.insert(header::COOKIE, HeaderValue::from_static("a=b; session_manager_token=abc"));

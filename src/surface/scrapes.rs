@@ -47,6 +47,7 @@ pub async fn page(port: &Port) -> Option<Page> {
         let mut page = Page::default();
         port.bus.gate().measure(&mut page);
         port.bus.measure(&mut page);
+        port.gateway.measure(&mut page);
         port.limits.measure(&mut page);
         (port.scrapes.measure)(&mut page);
         page

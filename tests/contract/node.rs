@@ -59,6 +59,7 @@ impl Node {
             limits,
             legacy_names: true,
             authoritative: true,
+            keeps_turns: true,
             call_timeout: Duration::from_secs(30),
         };
         Node { calls: Calls::new(runtime), mint, events }

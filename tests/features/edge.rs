@@ -62,6 +62,7 @@ impl Main {
             limits,
             legacy_names: true,
             authoritative: true,
+            keeps_turns: true,
             call_timeout: Duration::from_secs(30),
         }));
         let described = feed.clone();

@@ -13,6 +13,8 @@ mod empty_bus;
 mod engine;
 mod engine_steps;
 mod event_recorder;
+mod gateway;
+mod gateway_steps;
 mod json_shorthand;
 mod node;
 mod process;
@@ -29,6 +31,7 @@ use cucumber::gherkin::{Feature, Scenario, Step};
 use session_manager::events::filter::STORE_EVENTS;
 
 use crate::engine::{ENGINE, EngineKind, EngineWorld};
+use crate::gateway::GatewayWorld;
 use crate::node::Kind;
 use crate::report::Report;
 use crate::world::{ROUND, World};
@@ -71,6 +74,10 @@ async fn main() -> ExitCode {
         counts.push(format!("{} on {} in {seconds:.1} s", report.scenarios, report.store));
         failures += report.failures;
     }
+    let began = Instant::now();
+    let report = gateway_round(asked).await;
+    counts.push(format!("{} on {} in {:.1} s", report.scenarios, report.store, began.elapsed().as_secs_f32()));
+    failures += report.failures;
     println!("\nscenarios: {}; failures: {failures}", counts.join(", "));
     if failures == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
@@ -121,6 +128,30 @@ async fn engine_round(kind: EngineKind, asked: Vec<String>) -> Report {
     EngineWorld::cucumber()
         .max_concurrent_scenarios(at_once)
         .with_writer(Report { store, ..Report::default() })
+        .after(|_, _, _, _, world| {
+            Box::pin(async move {
+                if let Some(world) = world {
+                    world.finish().await;
+                }
+            })
+        })
+        // Last, because a new writer resets the options.
+        .with_default_cli()
+        .filter_run(features, move |feature, _, scenario| wanted(feature, scenario))
+        .await
+}
+
+/// The scenarios tagged @gateway.
+async fn gateway_round(asked: Vec<String>) -> Report {
+    let features = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/features");
+    let wanted = move |feature: &Feature, scenario: &Scenario| {
+        let file = feature.path.as_ref().map(|path| path.to_string_lossy().into_owned()).unwrap_or_default();
+        let named = |word: &String| scenario.name.contains(word.as_str()) || file.contains(word.as_str());
+        feature.tags.iter().any(|tag| tag == "gateway") && (asked.is_empty() || asked.iter().any(named))
+    };
+    GatewayWorld::cucumber()
+        .max_concurrent_scenarios(SCENARIOS_AT_ONCE)
+        .with_writer(Report { store: "the gateway", ..Report::default() })
         .after(|_, _, _, _, world| {
             Box::pin(async move {
                 if let Some(world) = world {

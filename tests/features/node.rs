@@ -50,7 +50,7 @@ impl Kind {
     /// Whether a scenario with these tags applies to this store.
     pub fn runs(self, tags: &[String]) -> bool {
         tags.iter().all(|tag| match (self, tag.as_str()) {
-            (_, "engine") => false,
+            (_, "engine" | "gateway") => false,
             (Kind::Memory, "durable" | "jsonl" | "sled") => false,
             (Kind::Jsonl, "sled" | "not-jsonl") => false,
             (Kind::Sled, "jsonl") => false,
@@ -271,6 +271,7 @@ impl Settings {
             limits: self.limits.clone(),
             legacy_names: self.legacy_names,
             authoritative: self.authoritative,
+            keeps_turns: self.authoritative,
             call_timeout: PATIENCE,
         }
     }

@@ -13,6 +13,7 @@ mod deploy;
 mod empty_bus;
 mod exposition;
 mod feed;
+mod gateway;
 mod golden;
 mod hostile;
 mod kill;

@@ -5,6 +5,7 @@ use serde::Serialize;
 
 use crate::machine::change::Change;
 use crate::machine::command::Outcome;
+use crate::machine::gateway::{self, GatewayCommand};
 use crate::machine::ids::SessionId;
 use crate::machine::json::Json;
 use crate::machine::level::{self, RaiseLevel};
@@ -17,6 +18,7 @@ use crate::machine::view::View;
 pub enum Beside {
     Turn(TurnCommand),
     Level(RaiseLevel),
+    Gateway(GatewayCommand),
 }
 
 impl Beside {
@@ -25,6 +27,7 @@ impl Beside {
         match self {
             Beside::Turn(command) => command.name(),
             Beside::Level(_) => "raise-level",
+            Beside::Gateway(command) => command.name(),
         }
     }
 
@@ -33,6 +36,7 @@ impl Beside {
         match self {
             Beside::Turn(command) => command.session_id(),
             Beside::Level(_) => None,
+            Beside::Gateway(command) => command.session_id(),
         }
     }
 
@@ -41,6 +45,7 @@ impl Beside {
         match self {
             Beside::Turn(command) => command.is_internal(),
             Beside::Level(_) => true,
+            Beside::Gateway(command) => command.is_internal(),
         }
     }
 }
@@ -49,6 +54,7 @@ pub fn apply(view: &dyn View, stamp: &Stamp, command: &Beside) -> Result<Outcome
     match command {
         Beside::Turn(command) => turn::apply(view, stamp, command),
         Beside::Level(command) => level::apply(view, stamp, command),
+        Beside::Gateway(command) => gateway::apply(view, stamp, command),
     }
 }
 

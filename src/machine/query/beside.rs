@@ -1,5 +1,6 @@
 //! Queries about records beside sessions. Each group has an enum of its own and answers with a JSON value.
 
+use crate::machine::gateway::{self, GatewayQuery};
 use crate::machine::ids::SessionId;
 use crate::machine::json::Json;
 use crate::machine::refusal::Failure;
@@ -9,6 +10,7 @@ use crate::machine::view::View;
 #[derive(Debug, Clone, PartialEq)]
 pub enum BesideQuery {
     Turn(TurnQuery),
+    Gateway(GatewayQuery),
 }
 
 impl BesideQuery {
@@ -16,6 +18,7 @@ impl BesideQuery {
     pub fn session_id(&self) -> Option<&SessionId> {
         match self {
             BesideQuery::Turn(query) => query.session_id(),
+            BesideQuery::Gateway(query) => query.session_id(),
         }
     }
 }
@@ -23,5 +26,6 @@ impl BesideQuery {
 pub fn query(view: &dyn View, query: &BesideQuery) -> Result<Json, Failure> {
     match query {
         BesideQuery::Turn(query) => turn::query(view, query),
+        BesideQuery::Gateway(query) => gateway::query(view, query),
     }
 }

@@ -28,6 +28,8 @@ use crate::machine::beside::RecordLeftover;
 use crate::machine::change::SessionChange;
 use crate::machine::entry::Body;
 use crate::machine::event::EventKind;
+use crate::machine::gateway::member::Actor;
+use crate::machine::gateway::{GatewayCommand, MemberRole};
 use crate::machine::ids::{FeedPlace, Position, RequestId};
 use crate::machine::json::{Json, Object};
 use crate::machine::level::RaiseLevel;
@@ -172,6 +174,28 @@ fn long_work() -> impl Strategy<Value = LongWork> {
     ]
 }
 
+fn gateway_command() -> impl Strategy<Value = GatewayCommand> {
+    let role = || proptest::sample::select(MemberRole::ALL.to_vec());
+    let actor = (text(), role()).prop_map(|(user, role)| Actor { user, role });
+    prop_oneof![
+        (text(), text(), proptest::option::of(text())).prop_map(|(tenant, user, email)| GatewayCommand::Arrive {
+            tenant,
+            user,
+            email
+        }),
+        (text(), actor, text(), role()).prop_map(|(tenant, by, user, role)| GatewayCommand::SetRole {
+            tenant,
+            by,
+            user,
+            role
+        }),
+        (text(), any::<bool>()).prop_map(|(session_id, archived)| GatewayCommand::Archive {
+            session_id: session_id.as_str().into(),
+            archived,
+        }),
+    ]
+}
+
 fn turn_command() -> impl Strategy<Value = TurnCommand> {
     prop_oneof![
         (text(), prop::option::of(proptest::collection::vec(text(), 0..3))).prop_map(|(driver_id, agent_ids)| {
@@ -247,6 +271,7 @@ fn command() -> impl Strategy<Value = Command> {
         long_work().prop_map(Command::Long),
         turn_command().prop_map(|command| Command::Beside(Beside::Turn(command))),
         any::<u32>().prop_map(|level| Command::Beside(Beside::Level(RaiseLevel { level }))),
+        gateway_command().prop_map(|command| Command::Beside(Beside::Gateway(command))),
         store_write().prop_map(Command::Store),
         (text(), any::<u32>(), any::<u64>(), any::<u32>()).prop_map(|(attach, group, index, ordinal)| {
             Command::Feed(FeedOrder::Delivered { attach, position: Position { group, index, ordinal } })

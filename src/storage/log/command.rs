@@ -193,6 +193,7 @@ fn to_proto(command: &Command) -> Encoded {
         Command::Beside(Beside::Level(RaiseLevel { level })) => {
             Encoded::RaiseLevel(proto::RaiseLevel { level: *level })
         }
+        Command::Beside(Beside::Gateway(command)) => Encoded::Gateway(json_text(&beside::print(command))),
     }
 }
 
@@ -452,6 +453,7 @@ fn from_proto(encoded: Encoded) -> Result<Command, Unreadable> {
         Encoded::LongWork(work) => Command::Long(long_from_proto(work)?),
         Encoded::RaiseLevel(c) => Command::Beside(Beside::Level(RaiseLevel { level: c.level })),
         Encoded::Turn(text) => Command::Beside(Beside::Turn(beside_from_text("turn", &text)?)),
+        Encoded::Gateway(text) => Command::Beside(Beside::Gateway(beside_from_text("gateway", &text)?)),
         Encoded::StorePutMeta(c) => {
             let session_id = SessionId::from(c.session_id);
             let meta = meta::decode(&session_id, &c.record).map_err(|fault| Unreadable(fault.0))?;

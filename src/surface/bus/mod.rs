@@ -23,7 +23,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use self::client::{Client, Missed};
+use self::client::{Client, Missed, realm_of};
 use self::registry::Registry;
 use super::gate::Gate;
 use super::locked;
@@ -133,6 +133,11 @@ impl Bus {
         self.read_registry(realm, |registry| registry.function(function_id).is_some())
     }
 
+    /// Whether another client serves this function for a caller.
+    pub fn serves_for(&self, identity: &Identity, function_id: &str) -> bool {
+        self.forwards(&realm_of(identity), function_id)
+    }
+
     pub fn feed(&self) -> &Arc<CurrentFeed> {
         &self.feed
     }
@@ -144,6 +149,11 @@ impl Bus {
     /// The memory for messages that are still arriving, shared with the other doors of the port.
     pub fn intake(&self) -> &Intake {
         &self.intake
+    }
+
+    /// The bytes queued for all clients, shared with the other doors that have sockets.
+    pub fn outgoing_bytes(&self) -> Arc<AtomicUsize> {
+        self.outgoing_bytes.clone()
     }
 
     pub fn settings(&self) -> Arc<BusSettings> {

@@ -51,6 +51,7 @@ async fn client_port() -> ClientPort {
         limits,
         legacy_names: true,
         authoritative: true,
+        keeps_turns: true,
         call_timeout: Duration::from_secs(30),
     });
     let bus = Bus::new(

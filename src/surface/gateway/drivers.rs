@@ -1,0 +1,319 @@
+//! Owns: drivers that are connected to the gateway: attaching, the commands they get and their answers, and the requests
+//! of front-ends that a driver answers instead of the store.
+//! Never: what a turn does (`machine::turn`).
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tokio::sync::oneshot;
+use uuid::Uuid;
+
+use super::connection::Connection;
+use super::errors::GatewayError;
+use super::messages::{DriverTerms, Family};
+use super::sessions::Speaker;
+use super::turns::agent_of;
+use super::{Gateway, Reads};
+use crate::access::credentials::now_ms;
+use crate::events::filter::{Filter, Kinds};
+use crate::events::stream::{Item, Stream};
+use crate::machine::apply::beside::Beside;
+use crate::machine::event::EventKind;
+use crate::machine::json::Object;
+use crate::machine::query::beside::BesideQuery;
+use crate::machine::turn::driver::{Agent, AttachDriver, DriverRecord};
+use crate::machine::turn::{TurnCommand, TurnQuery};
+use crate::surface::gate::{Call, Caller};
+use crate::surface::locked;
+
+/// A driver that is connected is seen this often. It is gone after three times as long.
+const SEEN_EVERY: Duration = Duration::from_secs(3);
+/// How long a driver may take to answer a request of a front-end.
+const ANSWER_MAX: Duration = Duration::from_secs(10);
+/// The command that offers a turn.
+const RUN_TURN: &str = "run_turn";
+/// The function that stands for "over this WebSocket" in the record of a driver.
+const OVER_SOCKET: &str = "gateway";
+
+impl Connection {
+    /// Makes this connection a driver.
+    pub(super) async fn attach_driver(
+        self: &Arc<Self>,
+        speaker: &Speaker,
+        terms: DriverTerms,
+    ) -> Result<(), GatewayError> {
+        let asked_id = terms.driver_id;
+        let terms = DriverTerms { driver_id: own_id(speaker, &asked_id), ..terms };
+        let record = AttachDriver {
+            driver_id: terms.driver_id.clone(),
+            agent_ids: None,
+            agent_types: Some(terms.agent_types.clone()).filter(|types| !types.is_empty()),
+            tenants: Some(vec![speaker.person.tenant.to_string()]),
+            families: terms.families.iter().map(|family| (family.name().to_owned(), OVER_SOCKET.to_owned())).collect(),
+            node: None,
+        };
+        if self.driver.get().is_some_and(|driver| *driver != terms) {
+            return Err(GatewayError::InvalidMessage("driver_id: this connection is another driver".to_owned()));
+        }
+        let kinds = Kinds::of([EventKind::TurnRequested, EventKind::TurnCommand]);
+        let filter = Filter::of_stream(kinds, None, None, Object::new()).within(speaker.person.scope());
+        let stream = self.gateway.subscribe(filter)?;
+        self.gateway.change(None, Beside::Turn(TurnCommand::Attach(record.clone()))).await?;
+        let is_first = self.driver.set(terms.clone()).is_ok();
+        self.send(&json!({ "type": "driver_attached", "driver_id": asked_id }));
+        if is_first {
+            self.become_driver();
+            self.gateway.add_driver(&terms.driver_id, self);
+            let keep = self.clone();
+            self.spawn(async move { keep.stay_attached(record).await });
+            let (told, speaker) = (self.clone(), speaker.clone());
+            self.spawn(told.tell_commands(stream, speaker, terms));
+        }
+        Ok(())
+    }
+
+    /// Tells the driver about turns that wait for it and about commands for its turns.
+    async fn tell_commands(self: Arc<Self>, stream: Stream, speaker: Speaker, terms: DriverTerms) {
+        // What was asked before it came.
+        if let Ok(waiting) = self.call_turn(&speaker, "pending", json!({})).await {
+            for payload in waiting["turns"].as_array().into_iter().flatten() {
+                self.offer(payload, &speaker, &terms);
+            }
+        }
+        loop {
+            let Item::Event(committed, _) = stream.next().await else { continue };
+            self.outbox.room_for_events().await;
+            let Ok(payload) = committed.payload().parse::<Value>() else { continue };
+            match committed.event.kind() {
+                EventKind::TurnRequested => self.offer(&payload, &speaker, &terms),
+                _command if payload["driver_id"] == terms.driver_id.as_str() => self.command(payload),
+                _of_another_driver => {}
+            }
+        }
+    }
+
+    /// Offers a turn to the driver, if it runs the agent. The first driver that accepts gets it.
+    fn offer(&self, payload: &Value, speaker: &Speaker, terms: &DriverTerms) {
+        let of_type =
+            |name: &Value| terms.agent_types.is_empty() || terms.agent_types.iter().any(|known| name == known);
+        let is_ours = payload["tenant"].as_str().is_none_or(|tenant| tenant == &*speaker.person.tenant);
+        let of_session = terms.session_id.as_ref().is_none_or(|session| payload["session_id"] == session.as_str());
+        if of_type(&payload["agent_type"]) && is_ours && of_session {
+            let mut command = payload.clone();
+            command["command"] = Value::from(RUN_TURN);
+            command["command_id"] = payload["turn_id"].clone();
+            self.command(command);
+        }
+    }
+
+    fn command(&self, mut payload: Value) {
+        payload["type"] = Value::from("driver_command");
+        self.send(&payload);
+    }
+
+    /// Calls a function of `session::turn::*` as the user of the driver's token.
+    async fn call_turn(&self, speaker: &Speaker, name: &str, body: Value) -> Result<Value, GatewayError> {
+        let function = format!("session::turn::{name}");
+        self.gateway.call(&speaker.person.caller, &function, body, Reads::Fresh).await
+    }
+
+    fn driver_id(&self) -> Result<&str, GatewayError> {
+        let missing = || GatewayError::InvalidMessage("send attach_driver first".to_owned());
+        self.driver.get().map(|terms| terms.driver_id.as_str()).ok_or_else(missing)
+    }
+
+    pub(super) async fn emit(
+        &self,
+        speaker: &Speaker,
+        turn_id: &str,
+        n: u64,
+        events: Vec<Value>,
+    ) -> Result<(), GatewayError> {
+        let body = json!({ "turn_id": turn_id, "driver_id": self.driver_id()?, "n": n, "events": events });
+        let mut emitted = self.call_turn(speaker, "emit", body).await?;
+        emitted["type"] = Value::from("emitted");
+        emitted["turn_id"] = Value::from(turn_id);
+        self.send(&emitted);
+        Ok(())
+    }
+
+    /// What a driver says about a command: a request of a front-end, a turn that it takes, or another command.
+    pub(super) async fn command_result(
+        &self,
+        speaker: &Speaker,
+        command_id: String,
+        outcome: Result<Value, String>,
+    ) -> Result<(), GatewayError> {
+        let driver_id = self.driver_id()?;
+        if let Some(reply) = self.forget_reply(&command_id) {
+            // Nobody waits any more if the front-end's time is over.
+            let _ = reply.send(outcome);
+            return Ok(());
+        }
+        // The commands of a turn are numbered, `<number>.<turn>`.
+        if command_id.contains('.') {
+            let body = match outcome {
+                Ok(_) => json!({ "command_id": command_id, "driver_id": driver_id, "accepted": true }),
+                Err(error) => json!({ "command_id": command_id, "driver_id": driver_id, "error": error }),
+            };
+            self.call_turn(speaker, "ack", body).await?;
+        } else if outcome.is_ok() {
+            let body = json!({ "turn_id": command_id, "driver_id": driver_id });
+            let mut claimed = self.call_turn(speaker, "claim", body).await?;
+            claimed["type"] = Value::from("turn_claimed");
+            claimed["turn_id"] = Value::from(command_id);
+            self.send(&claimed);
+        }
+        Ok(())
+    }
+
+    /// Asks a driver for what the store does not have.
+    pub(super) async fn relay(self: Arc<Self>, speaker: Speaker, request: Relay) -> Result<(), GatewayError> {
+        let agent = match &request.session {
+            Some(session) => {
+                let meta = self.gateway.session(&speaker, session, Reads::Local).await?;
+                agent_of(&meta, &speaker.person)
+            }
+            None => Agent { tenant: Some(speaker.person.tenant.to_string()), ..Agent::default() },
+        };
+        let reply = self.gateway.relay(&speaker, &agent, &request).await?;
+        self.send(&reply);
+        Ok(())
+    }
+
+    /// Keeps the record of the driver alive, as long as the connection lives.
+    async fn stay_attached(&self, record: AttachDriver) {
+        loop {
+            tokio::time::sleep(SEEN_EVERY).await;
+            let seen = self.gateway.change(None, Beside::Turn(TurnCommand::Attach(record.clone()))).await;
+            if let Err(error) = seen {
+                tracing::debug!(%error, driver = record.driver_id, "a driver could not be seen");
+            }
+        }
+    }
+}
+
+/// Drivers of all tenants share one space of names: nobody takes the name of another tenant's driver here.
+fn own_id(speaker: &Speaker, driver_id: &str) -> String {
+    match speaker.person.is_dev {
+        true => driver_id.to_owned(),
+        false => format!("{}:{driver_id}", speaker.person.tenant),
+    }
+}
+
+impl Gateway {
+    fn add_driver(&self, driver_id: &str, connection: &Arc<Connection>) {
+        let mut drivers = locked(&self.drivers);
+        drivers.retain(|_, connection| connection.strong_count() > 0);
+        drivers.insert(driver_id.to_owned(), Arc::downgrade(connection));
+    }
+
+    /// The drivers that are attached now.
+    async fn attached_drivers(&self) -> Result<Vec<DriverRecord>, GatewayError> {
+        let records: Vec<DriverRecord> = self.ask(None, BesideQuery::Turn(TurnQuery::Drivers), Reads::Local).await?;
+        let now_ms = now_ms();
+        Ok(records.into_iter().filter(|record| record.seen_until > now_ms).collect())
+    }
+
+    /// Asks the driver that offers a family, and returns its reply as the event that answers the front-end.
+    async fn relay(&self, speaker: &Speaker, agent: &Agent, request: &Relay) -> Result<Value, GatewayError> {
+        let drivers = self.attached_drivers().await?;
+        let offers = |record: &&DriverRecord| {
+            let driver = &record.driver;
+            let of_tenant =
+                || driver.tenants.as_ref().is_none_or(|names| agent.tenant.iter().all(|tenant| names.contains(tenant)));
+            // What concerns no session concerns no agent either.
+            let serves = if request.session.is_some() { driver.serves(agent) } else { of_tenant() };
+            serves && driver.families.contains_key(request.family.name())
+        };
+        let mut answer = None;
+        for record in drivers.iter().filter(offers) {
+            let function = &record.driver.families[request.family.name()];
+            answer = match function.as_str() {
+                OVER_SOCKET => self.relay_to_socket(&record.driver.driver_id, speaker, request).await,
+                function => self.relay_to_function(function, speaker, request).await,
+            };
+            if answer.is_some() {
+                break;
+            }
+        }
+        let family = request.family.name();
+        let nobody = || {
+            let why = format!("no driver that this node can reach offers {family}: attach one with this family");
+            Err(GatewayError::AgentUnavailable(why))
+        };
+        match answer.unwrap_or_else(nobody)? {
+            Value::Object(mut fields) => {
+                fields.insert("type".to_owned(), Value::from(request.reply));
+                if let Some(session) = &request.session {
+                    fields.insert("sessionId".to_owned(), Value::from(session.as_str()));
+                }
+                Ok(Value::Object(fields))
+            }
+            _other => Err(GatewayError::AgentError(format!("the driver's answer for {family} is no object"))),
+        }
+    }
+
+    /// `None` when the driver is not connected to this node.
+    async fn relay_to_socket(
+        &self,
+        driver_id: &str,
+        speaker: &Speaker,
+        request: &Relay,
+    ) -> Option<Result<Value, GatewayError>> {
+        let connection = locked(&self.drivers).get(driver_id)?.upgrade()?;
+        let command_id = Uuid::new_v4().to_string();
+        let mut command = Value::Object(request.body.clone());
+        command["type"] = Value::from("driver_command");
+        command["command_id"] = Value::from(command_id.as_str());
+        command["command"] = Value::from(request.name);
+        command["family"] = Value::from(request.family.name());
+        command["tenant"] = Value::from(&*speaker.person.tenant);
+        command["user"] = Value::from(&*speaker.person.user);
+        let (reply, replied) = oneshot::channel();
+        connection.expect_reply(&command_id, reply);
+        connection.send(&command);
+        let outcome = tokio::time::timeout(ANSWER_MAX, replied).await;
+        connection.forget_reply(&command_id);
+        Some(match outcome {
+            Ok(Ok(Ok(result))) => Ok(result),
+            Ok(Ok(Err(error))) => Err(GatewayError::AgentError(error)),
+            Ok(Err(_)) => Err(GatewayError::AgentUnavailable("the driver is gone".to_owned())),
+            Err(_) => Err(GatewayError::AgentError(format!("the driver did not answer within {ANSWER_MAX:?}"))),
+        })
+    }
+
+    /// `None` when no client of this node's bus serves the function.
+    async fn relay_to_function(
+        &self,
+        function: &str,
+        speaker: &Speaker,
+        request: &Relay,
+    ) -> Option<Result<Value, GatewayError>> {
+        let within = speaker.person.caller.clone();
+        let whole_store = Caller { identity: speaker.person.identity.clone(), ..within.clone() };
+        let serves = |caller: &Caller| self.bus.serves_for(&caller.identity, function);
+        let caller = [within, whole_store].into_iter().find(serves)?;
+        let mut body = Value::Object(request.body.clone());
+        body["request"] = Value::from(request.name);
+        body["tenant"] = Value::from(&*speaker.person.tenant);
+        body["user"] = Value::from(&*speaker.person.user);
+        let call = Call::new(function, body.to_string(), self.bus.gate().deadline(), caller);
+        Some(match tokio::time::timeout(ANSWER_MAX, self.bus.call(call)).await {
+            Ok(Ok(text)) => serde_json::from_str(&text)
+                .map_err(|_| GatewayError::AgentError("the driver's answer is not JSON".to_owned())),
+            Ok(Err(error)) => Err(GatewayError::AgentError(error.message())),
+            Err(_) => Err(GatewayError::AgentError(format!("the driver did not answer within {ANSWER_MAX:?}"))),
+        })
+    }
+}
+
+/// A request of a front-end that a driver answers.
+pub struct Relay {
+    pub name: &'static str,
+    pub reply: &'static str,
+    pub family: Family,
+    pub session: Option<String>,
+    pub body: Object,
+}

@@ -1,0 +1,381 @@
+@gateway
+Feature: Front-ends follow agents live through the gateway
+
+  # Prevents: a client waiting for a login that nobody needs, or being told more than the protocol says.
+  Scenario: In dev mode a client is greeted with three frames
+    Given a node
+    When Ann connects
+    Then Ann gets exactly:
+      | {"type": "welcome", "protocolVersion": 1, "requiresAuth": false} |
+      | {"type": "connected", "clientId": "<any>", "heartbeatIntervalMs": 30000, "ts": "<any>"} |
+      | {"type": "authenticated", "identity": {"userId": "dev-user-001", "email": "developer@example.com", "tenantId": "dev", "role": "owner"}} |
+    And Ann gets nothing more
+
+  # Prevents: a caller without credentials, or with wrong ones, reaching the store.
+  Scenario: With tokens a client authenticates first
+    Given a node with the tokens:
+      | good | app | acme |
+    When Ann connects
+    And Ann sends {"type": "list_sessions"}
+    Then Ann gets the error "AUTH_REQUIRED"
+    When Ann sends {"type": "authenticate", "token": "bad"}
+    Then Ann gets the error "AUTH_FAILED"
+    When Ann sends {"type": "authenticate", "token": "good"}
+    Then Ann gets {"type": "authenticated", "identity": {"userId": "good", "tenantId": "acme"}}
+    When Ann sends {"type": "list_sessions"}
+    Then Ann gets {"type": "session_list", "sessions": []}
+
+  # Prevents: clients of an unknown version guessing, and pages of other sites driving a node.
+  Scenario: Versions and origins are checked
+    Given a node
+    When Ann connects to "/gateway?protocolVersion=2"
+    Then Ann gets {"type": "welcome", "protocolVersion": 2}
+    When Ben connects to "/ws?protocolVersion=9"
+    Then Ben gets the error "ProtocolVersionMismatch"
+    And Ben is disconnected with 1002
+    When Eve connects from the page "http://evil.example"
+    Then the connection is refused with 403
+
+  # Prevents: one bad frame ending a connection, or passing in silence.
+  Scenario: Bad frames get their errors and the connection lives
+    Given a node
+    And Ann is there
+    When Ann sends the text "{"
+    Then Ann gets the error "INVALID_JSON"
+    When Ann sends a binary frame
+    Then Ann gets the error "INVALID_JSON"
+    When Ann sends {"type": "fly"}
+    Then Ann gets the error "INVALID_MESSAGE"
+    When Ann sends 1048577 bytes of text
+    Then Ann gets the error "MESSAGE_TOO_LARGE"
+    And Ann gets nothing more
+
+  # Prevents: one client taking the node's time from the others.
+  Scenario: The sixty-first message of ten seconds is dropped
+    Given a node
+    And Ann is there
+    When Ann sends 61 times {"type": "ping", "ts": 1}
+    Then Ann gets 60 times {"type": "pong", "clientTs": 1}
+    And Ann gets the error "RATE_LIMITED"
+
+  # Prevents: a reader writing, and one tenant learning what another has.
+  Scenario: A viewer writes nothing and a foreign session is unknown
+    Given a node with the tokens:
+      | ann | app    | acme  |
+      | vic | reader | acme  |
+      | eve | admin  | bravo |
+    And Ann is there with the token "ann"
+    And Ann has a session "s"
+    And Vic is there with the token "vic"
+    And Eve is there with the token "eve"
+    When Vic sends {"type": "run_turn", "sessionId": "<s>", "text": "x"}
+    Then Vic gets the error "Forbidden"
+    When Eve sends {"type": "join_session", "sessionId": "<s>"}
+    Then Eve gets the error "SessionNotFound"
+    When Eve sends {"type": "join_session", "sessionId": "never-was"}
+    Then Eve gets the error "SessionNotFound"
+
+  # Prevents: a list of sessions that is stale until it is asked for again.
+  Scenario: A new name reaches all connections of the tenant
+    Given a node
+    And Ann is there
+    And Ben is there
+    And Ann has a session "s"
+    When Ann sends {"type": "rename_session", "sessionId": "<s>", "name": "Ada"}
+    Then Ann gets {"type": "session_updated", "session": {"id": "<s>", "name": "Ada"}}
+    And Ben gets {"type": "session_updated", "session": {"id": "<s>", "name": "s"}}
+    And Ben gets {"type": "session_updated", "session": {"id": "<s>", "name": "Ada"}}
+    And "session::get" with {"session_id": "<s>"} answers {"meta": {"title": "Ada"}}
+
+  # Prevents: two followers of one turn seeing different things, or the transcript telling another story.
+  Scenario: Two clients follow a whole turn
+    Given a node
+    And the driver Dan
+    And Ann is there
+    And Ben is there
+    And Ann has a session "s"
+    And Ann sends {"type": "join_session", "sessionId": "<s>", "afterSeq": 0}
+    And Ben sends {"type": "join_session", "sessionId": "<s>", "afterSeq": 0}
+    And Ben gets {"type": "replay_complete", "lastSeq": 0}
+    And Ann gets {"type": "replay_complete", "lastSeq": 0}
+    When Ann runs the turn "t" of "s" with Dan
+    And Dan emits in "t":
+      | {"type": "text_delta", "text": "Hel"} |
+      | {"type": "text_delta", "text": "lo"}  |
+    And Dan emits in "t":
+      | {"type": "tool_call", "toolCallId": "c", "toolName": "ls", "args": {"path": "."}} |
+      | {"type": "tool_result", "toolCallId": "c", "status": "success", "output": "a"}    |
+      | {"type": "turn_complete", "finalText": "Hello"}                                    |
+    Then Ann gets exactly:
+      | {"type": "session_state", "state": "activating", "seq": 1}              |
+      | {"type": "session_state", "state": "ready", "seq": 2}                   |
+      | {"type": "session_state", "state": "running", "seq": 3}                 |
+      | {"type": "turn_started", "turnId": "<t>", "seq": 4}                     |
+      | {"type": "text_delta", "text": "Hel", "turnId": "<t>", "seq": 5}        |
+      | {"type": "text_delta", "text": "lo", "seq": 6}                          |
+      | {"type": "tool_call", "toolCallId": "c", "args": {"path": "."}, "seq": 7} |
+      | {"type": "tool_result", "toolCallId": "c", "status": "success", "seq": 8} |
+      | {"type": "turn_complete", "finalText": "Hello", "seq": 9}               |
+      | {"type": "session_state", "state": "ready", "reason": "turn_complete", "seq": 10} |
+    And Ben gets exactly:
+      | {"type": "session_state", "state": "activating", "seq": 1}       |
+      | {"type": "session_state", "state": "ready", "seq": 2}            |
+      | {"type": "session_state", "state": "running", "seq": 3}          |
+      | {"type": "turn_started", "turnId": "<t>", "seq": 4}              |
+      | {"type": "text_delta", "text": "Hel", "turnId": "<t>", "seq": 5} |
+      | {"type": "text_delta", "text": "lo", "seq": 6}                   |
+      | {"type": "tool_call", "toolCallId": "c", "seq": 7}               |
+      | {"type": "tool_result", "toolCallId": "c", "seq": 8}             |
+      | {"type": "turn_complete", "finalText": "Hello", "seq": 9}        |
+      | {"type": "session_state", "state": "ready", "seq": 10}           |
+    When Ben sends {"type": "get_history", "sessionId": "<s>"}
+    Then Ben gets {"type": "history", "items": [{"role": "user", "content": "please t"}, {"role": "assistant", "content": "Hello"}]}
+    And "session::get" with {"session_id": "<s>"} answers {"meta": {"status": "idle"}}
+
+  # Prevents: a turn that nobody runs looking like one that hangs.
+  Scenario: Without a driver a turn is refused and nothing is written
+    Given a node
+    And Ann is there
+    And Ann has a session "s"
+    When Ann sends {"type": "run_turn", "sessionId": "<s>", "text": "x"}
+    Then Ann gets the error "AgentUnavailable"
+    And "session::get" with {"session_id": "<s>"} answers {"meta": {"status": "idle", "message_count": 0}}
+    When Ann sends {"type": "get_events", "sessionId": "<s>"}
+    Then Ann gets {"type": "events", "events": []}
+
+  # Prevents: a second turn beside the first, and a retry of a client starting another one.
+  Scenario: A session has one turn at a time, and the same request is the same turn
+    Given a node
+    And the driver Dan
+    And Ann is there
+    And Ann has a session "s"
+    And Ann runs the turn "t" of "s" with Dan
+    And Ann gets {"type": "turn_started", "turnId": "<t>"}
+    When Ann sends {"type": "run_turn", "sessionId": "<s>", "text": "y"}
+    Then Ann gets the error "TurnInProgress"
+    When Ann sends {"type": "run_turn", "sessionId": "<s>", "text": "please t", "clientTurnId": "t"}
+    Then Ann gets {"type": "turn_started", "turnId": "<t>", "seq": 4}
+
+  # Prevents: a client that was away missing an event, getting one twice, or not knowing what it missed.
+  Scenario: A client that comes back gets what was kept and exact gaps
+    Given a node
+    And the driver Dan
+    And Ann is there
+    And Ann has a session "s"
+    And Ann runs the turn "t" of "s" with Dan
+    And Dan emits in "t":
+      | {"type": "thinking_start"}                   |
+      | {"type": "thinking_progress", "text": "a"}   |
+      | {"type": "thinking_progress", "text": "b"}   |
+      | {"type": "thinking_progress", "text": "c"}   |
+      | {"type": "thinking_complete"}                |
+    And Dan emits 5 deltas in "t"
+    And Dan emits in "t":
+      | {"type": "tool_call", "toolCallId": "c", "toolName": "ls", "args": {}}      |
+      | {"type": "tool_result", "toolCallId": "c", "status": "success"}             |
+    And Dan emits 14 deltas in "t"
+    And Dan emits in "t":
+      | {"type": "usage_update", "model": "m", "provider": "p", "inputTokens": 1, "outputTokens": 2, "cachedTokens": null, "costMicroDollars": null} |
+      | {"type": "turn_complete", "finalText": "all"} |
+    And Ben is there
+    When Ben sends {"type": "join_session", "sessionId": "<s>", "afterSeq": 0}
+    Then Ben gets {"type": "state_snapshot", "headSeq": 33, "currentTurn": null, "session": {"status": "ready"}}
+    And Ben gets exactly:
+      | {"type": "session_state", "state": "activating", "seq": 1} |
+      | {"type": "session_state", "state": "ready", "seq": 2}      |
+      | {"type": "session_state", "state": "running", "seq": 3}    |
+      | {"type": "turn_started", "seq": 4}                         |
+      | {"type": "thinking_start", "seq": 5}                       |
+      | {"type": "gap", "fromSeq": 5, "toSeq": 8}                  |
+      | {"type": "thinking_complete", "seq": 9}                    |
+      | {"type": "gap", "fromSeq": 9, "toSeq": 14}                 |
+      | {"type": "tool_call", "seq": 15}                           |
+      | {"type": "tool_result", "seq": 16}                         |
+      | {"type": "gap", "fromSeq": 16, "toSeq": 31}                |
+      | {"type": "turn_complete", "seq": 32}                       |
+      | {"type": "session_state", "state": "ready", "seq": 33}     |
+      | {"type": "replay_complete", "lastSeq": 33}                 |
+    And Ben gets nothing more
+    When Ben sends {"type": "join_session", "sessionId": "<s>", "afterSeq": 12}
+    Then Ben gets {"type": "state_snapshot"}
+    And Ben gets exactly:
+      | {"type": "gap", "fromSeq": 12, "toSeq": 14} |
+      | {"type": "tool_call", "seq": 15}            |
+      | {"type": "tool_result", "seq": 16}          |
+      | {"type": "gap", "fromSeq": 16, "toSeq": 31} |
+      | {"type": "turn_complete", "seq": 32}        |
+      | {"type": "session_state", "seq": 33}        |
+      | {"type": "replay_complete", "lastSeq": 33}  |
+    When Ben sends {"type": "join_session", "sessionId": "<s>", "afterSeq": 33}
+    Then Ben gets {"type": "state_snapshot"}
+    And Ben gets exactly:
+      | {"type": "replay_complete", "lastSeq": 33} |
+    When Ben sends {"type": "join_session", "sessionId": "<s>", "afterSeq": 34}
+    Then Ben gets the error "INVALID_MESSAGE"
+
+  # Prevents: a late joiner with a text that is too short or has a piece twice.
+  Scenario: A client that joins in the middle has the exact text so far
+    Given a node
+    And the driver Dan
+    And Ann is there
+    And Ann has a session "s"
+    And Ann runs the turn "t" of "s" with Dan
+    And Dan emits in "t":
+      | {"type": "text_delta", "text": "one "} |
+      | {"type": "text_delta", "text": "two "} |
+    And Ben is there
+    When Ben sends {"type": "join_session", "sessionId": "<s>", "afterSeq": 4}
+    Then Ben gets exactly:
+      | {"type": "state_snapshot", "currentTurn": {"turnId": "<t>", "textSoFar": "one two ", "asOfSeq": 6}, "session": {"status": "running"}, "headSeq": 6} |
+      | {"type": "stream_snapshot", "turnId": "<t>", "textSoFar": "one two "} |
+      | {"type": "gap", "fromSeq": 4, "toSeq": 6}                             |
+      | {"type": "replay_complete", "lastSeq": 4}                             |
+    When Dan emits in "t":
+      | {"type": "text_delta", "text": "three"}                 |
+      | {"type": "turn_complete", "finalText": "one two three"} |
+    Then Ben gets exactly:
+      | {"type": "text_delta", "text": "three", "seq": 7}                 |
+      | {"type": "turn_complete", "finalText": "one two three", "seq": 8} |
+
+  # Prevents: an agent that is told two answers to one question.
+  Scenario: The first of two answers wins
+    Given a node
+    And the driver Dan
+    And Ann is there
+    And Ben is there
+    And Ann has a session "s"
+    And Ann runs the turn "t" of "s" with Dan
+    And Ann gets {"type": "turn_started"}
+    And Dan emits in "t":
+      | {"type": "question_requested", "requestId": "q1", "questions": [{"id": "a", "text": "Which?", "type": "text"}]} |
+    And Ann sends {"type": "join_session", "sessionId": "<s>"}
+    And Ann gets {"type": "state_snapshot", "session": {"status": "waiting"}, "pendingRequests": [{"requestId": "q1"}]}
+    When Ann sends {"type": "answer_question", "sessionId": "<s>", "requestId": "q1", "answers": {"a": "this"}}
+    Then Dan gets {"type": "driver_command", "command": "answer"}
+    And Ann gets {"type": "session_state", "state": "running"}
+    When Ben sends {"type": "answer_question", "sessionId": "<s>", "requestId": "q1", "answers": {"a": "that"}}
+    Then Ben gets the error "RequestNotFound"
+
+  # Prevents: an agent that goes on after it was stopped.
+  Scenario: A turn is stopped
+    Given a node
+    And the driver Dan
+    And Ann is there
+    And Ann has a session "s"
+    And Ann sends {"type": "join_session", "sessionId": "<s>"}
+    And Ann runs the turn "t" of "s" with Dan
+    And Dan emits in "t":
+      | {"type": "text_delta", "text": "I will never"} |
+    When Ann sends {"type": "stop_turn", "sessionId": "<s>"}
+    And Dan gets {"type": "driver_command", "command": "stop", "command_id": "<stop>"}
+    And Dan sends {"type": "command_result", "command_id": "<stop>", "accepted": true}
+    Then Ann gets {"type": "stop_acknowledged", "turnId": "<t>"}
+    And Ann gets {"type": "session_state", "state": "ready", "reason": "user_stopped"}
+    When Ann sends {"type": "stop_turn", "sessionId": "<s>"}
+    Then Ann gets the error "NoActiveTurn"
+    When Ann sends {"type": "get_history", "sessionId": "<s>"}
+    Then Ann gets {"type": "history", "items": [{"role": "user"}, {"role": "assistant", "content": "I will never"}]}
+
+  # Prevents: words for a running turn that reach nobody, or no turn at all.
+  Scenario: A running turn is steered
+    Given a node
+    And the driver Dan
+    And Ann is there
+    And Ann has a session "s"
+    When Ann sends {"type": "steer", "sessionId": "<s>", "content": "left"}
+    Then Ann gets the error "NoActiveTurn"
+    When Ann runs the turn "t" of "s" with Dan
+    And Ann gets {"type": "turn_started"}
+    And Ann sends {"type": "steer", "sessionId": "<s>", "content": "left"}
+    Then Dan gets {"type": "driver_command", "command": "steer", "content": "left"}
+    And Ann gets {"type": "steer_sent", "content": "left", "sessionId": "<s>"}
+
+  # Prevents: a driver that repeats a batch after a lost answer doubling its events.
+  Scenario: A repeated batch is one batch
+    Given a node
+    And the driver Dan
+    And Ann is there
+    And Ann has a session "s"
+    And Ann runs the turn "t" of "s" with Dan
+    When Dan sends {"type": "emit", "turn_id": "<t>", "n": 1, "events": [{"type": "text_delta", "text": "x"}]}
+    Then Dan gets {"type": "emitted", "turn_id": "<t>", "next_n": 2, "seqs": [5]}
+    When Dan sends {"type": "emit", "turn_id": "<t>", "n": 1, "events": [{"type": "text_delta", "text": "x"}]}
+    Then Dan gets {"type": "emitted", "turn_id": "<t>", "next_n": 2, "seqs": [5]}
+    When Dan sends {"type": "emit", "turn_id": "<t>", "n": 3, "events": [{"type": "text_delta", "text": "x"}]}
+    Then Dan gets the error "INVALID_MESSAGE"
+    When Dan sends {"type": "emit", "turn_id": "<t>", "n": 2, "events": [{"type": "session_list", "sessions": []}]}
+    Then Dan gets the error "INVALID_MESSAGE"
+
+  # Prevents: a turn whose driver is dead running for ever, and one that was away for a moment losing its turn.
+  Scenario: A driver that is gone fails its turn, and one that comes back goes on
+    Given a node
+    And the driver Dan
+    And Ann is there
+    And Ann has a session "s"
+    And Ann sends {"type": "join_session", "sessionId": "<s>"}
+    And Ann runs the turn "t" of "s" with Dan
+    And Dan emits in "t":
+      | {"type": "text_delta", "text": "one "} |
+    When Dan disconnects
+    And the driver Dan is back
+    And Dan emits in "t":
+      | {"type": "text_delta", "text": "two"}             |
+      | {"type": "turn_complete", "finalText": "one two"} |
+    Then Ann gets {"type": "turn_complete", "finalText": "one two"}
+    When Ann runs the turn "u" of "s" with Dan
+    And Ann gets {"type": "turn_started", "turnId": "<u>"}
+    And Dan disconnects
+    Then Ann gets {"type": "turn_error", "turnId": "<u>", "code": "AGENT_DISCONNECTED"}
+    And Ann gets {"type": "session_state", "state": "error"}
+
+  # Prevents: modes and settings that a client believes were set.
+  Scenario: Mode, profile and settings are told to all
+    Given a node
+    And Ann is there
+    And Ben is there
+    And Ann has a session "s"
+    And Ben sends {"type": "join_session", "sessionId": "<s>"}
+    And Ben gets {"type": "state_snapshot"}
+    When Ann sends {"type": "set_mode", "sessionId": "<s>", "mode": "plan"}
+    Then Ben gets {"type": "mode_switched", "sessionId": "<s>", "mode": "plan"}
+    And Ann gets {"type": "mode_switched", "mode": "plan"}
+    When Ann sends {"type": "set_autonomy_profile", "sessionId": "<s>", "profile": "auto_pilot"}
+    Then Ben gets {"type": "autonomy_profile_updated", "profile": "auto_pilot"}
+    When Ann sends {"type": "update_session_settings", "sessionId": "<s>", "settings": {"coalesceMs": 100}}
+    Then Ben gets {"type": "session_settings_updated", "settings": {"coalesceMs": 100}}
+
+  # Prevents: a front-end waiting for files that nobody has.
+  Scenario: Files come from the driver that offers them
+    Given a node
+    And Ann is there
+    And Ann has a session "s"
+    When Ann sends {"type": "list_files", "sessionId": "<s>", "path": "src"}
+    Then Ann gets the error "AgentUnavailable"
+    Given the driver Dan
+    When Ann sends {"type": "list_files", "sessionId": "<s>", "path": "src"}
+    Then Dan gets {"type": "driver_command", "command": "list_files", "path": "src", "sessionId": "<s>", "command_id": "<c>"}
+    When Dan sends {"type": "command_result", "command_id": "<c>", "result": {"files": [{"path": "src/a"}]}}
+    Then Ann gets {"type": "file_list", "sessionId": "<s>", "files": [{"path": "src/a"}]}
+    When Ann sends {"type": "list_projects"}
+    Then Ann gets the error "AgentUnavailable"
+
+  # Prevents: an inbox that fills without anybody noticing.
+  Scenario: A driver tells all connections of the tenant
+    Given a node
+    And the driver Dan
+    And Ann is there
+    And Ben is there
+    And Ann has a session "s"
+    And Ann runs the turn "t" of "s" with Dan
+    When Dan emits in "t":
+      | {"type": "inbox_delivery", "item": {"id": "i1"}} |
+    Then Ben gets {"type": "inbox_delivery", "item": {"id": "i1"}}
+    And Ann gets {"type": "inbox_delivery", "item": {"id": "i1"}}
+
+  # Prevents: clients that find out about a stop by a broken connection.
+  Scenario: A shutdown is told before the connection closes
+    Given a node
+    And Ann is there
+    When the node is stopped
+    Then Ann gets {"type": "server_shutdown", "reason": "<any>", "ts": "<any>"}
+    And Ann is disconnected with 1001
