@@ -9,7 +9,8 @@ const HEIGHT = 84;
 export function plot(title, times, lines, unit = '', now) {
     const all = lines.flatMap((line) => line.values).filter((value) => value !== null);
     const top = nice(Math.max(...all, 0));
-    const [begin, end] = [Math.min(times[0], times.at(-1) - 60000), times.at(-1)];
+    const end = times[times.length - 1];
+    const begin = Math.min(times[0], end - 60000);
     const x = (time) => ((time - begin) / Math.max(1, end - begin)) * WIDTH;
     const y = (value) => HEIGHT - 4 - (value / top) * (HEIGHT - 14);
     const path = (values) => {

@@ -4,8 +4,8 @@ import { get, here, me, raw } from './api.js';
 import { failed } from './app.js';
 import { copy, debounce, fill, h, icon, json, loading } from './dom.js';
 
-/** @param {URLSearchParams} query @param {string} wanted @returns {import('./app.js').Page} */
-export function referencePage(query, wanted) {
+/** @param {URLSearchParams} _query @param {string} wanted @returns {import('./app.js').Page} */
+export function referencePage(_query, wanted) {
     const list = h('nav.operations', { 'aria-label': 'Operations' }, loading());
     const detail = h('div.operation', null);
     const words = h('input', {
@@ -14,7 +14,8 @@ export function referencePage(query, wanted) {
         'aria-label': 'Find an operation',
         oninput: debounce(() => drawList(), 100),
     });
-    let document_ = null;
+    let document_ = /** @type {any} */ (null);
+    /** @type {{path: string, method: string, operation: any}[]} */
     let operations = [];
     let current = '';
     const element = h(
