@@ -121,6 +121,8 @@ async function show() {
     }
     const route = ROUTES.find((one) => one.path.test(path)) ?? ROUTES[0];
     const mine = ++turn;
+    for (const box of document.querySelectorAll('dialog')) box.close();
+    document.querySelector('.popup')?.remove();
     page?.close?.();
     page = null;
     shown = location.hash;
@@ -153,12 +155,23 @@ export function failed(error) {
         askToken();
         return h('div', null);
     }
-    const code = error instanceof ApiError ? error.code : 'error';
-    return state(
-        code === 'unreachable' ? 'Offline' : 'This did not work',
+    const { status: code, code: name } = error instanceof ApiError ? error : { status: -1, code: error.code };
+    const title =
+        name === 'unreachable'
+            ? 'Offline'
+            : code === 403
+              ? 'Not allowed'
+              : code === 404 || name === 'session/not_found'
+                ? 'Not found'
+                : 'This did not work';
+    const box = state(
+        title,
         `${error.message ?? error}`,
         h('button', { type: 'button', onclick: show }, 'Try again'),
+        place().path === '/sessions' ? null : h('a', { href: '#/sessions' }, 'To all sessions'),
     );
+    box.setAttribute('data-failed', '');
+    return box;
 }
 
 function drawFrame() {
@@ -193,6 +206,7 @@ function drawFrame() {
     );
 }
 
+let wasOffline = false;
 function drawStanding() {
     const { standing: now, reason, base, home, nodes, isOutdated } = status();
     const host = new URL(base).host;
@@ -203,6 +217,9 @@ function drawStanding() {
         h('span.host', null, words),
         h('span.sr', null, { online: 'connected', moved: 'connected', behind: host, offline: 'no node answers' }[now]),
     );
+    // What could not be loaded without a node is loaded again.
+    if (wasOffline && now !== 'offline' && main.querySelector('[data-failed]')) void show();
+    wasOffline = now === 'offline';
     banner.hidden = now === 'online';
     banner.className = `banner ${now}`;
     if (now === 'moved')
@@ -236,7 +253,9 @@ const GENERAL = [
 
 function help() {
     if (document.querySelector('dialog[open]')) return;
-    const rows = [...GENERAL, ...(page?.help ?? [])].map(([keys, what]) =>
+    const own = page?.help ?? [];
+    const general = GENERAL.filter(([keys]) => !own.some(([other]) => other === keys));
+    const rows = [...general, ...own].map(([keys, what]) =>
         h(
             'div.key-row',
             null,

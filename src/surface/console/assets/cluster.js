@@ -84,7 +84,7 @@ export function clusterPage() {
                             h('span.spacer', null),
                             menu,
                         ),
-                        h('p.health', null, node.health),
+                        node.health === 'ok' ? null : h('p.health', null, node.health),
                         h(
                             'dl',
                             null,
@@ -106,9 +106,8 @@ export function clusterPage() {
                             fact('memory', node.memory_bytes ? bytes(node.memory_bytes) : null),
                             fact(
                                 'disk free',
-                                node.disk_free_bytes
-                                    ? `${bytes(node.disk_free_bytes)} of ${bytes(node.disk_size_bytes)}`
-                                    : null,
+                                node.disk_free_bytes ? bytes(node.disk_free_bytes) : null,
+                                `of ${bytes(node.disk_size_bytes ?? 0)}`,
                             ),
                             fact('version', node.version),
                         ),

@@ -160,7 +160,7 @@ export function feedPage(query) {
         for (const [name, value] of Object.entries({ ...filter, after: after ?? '' }))
             if (value) address.set(name, value);
         setQuery(address);
-        fill(where, after ? `after ${after.split('.').slice(-2).join('.')}` : 'live');
+        fill(where, after === 'oldest' ? 'oldest' : after ? `after ${count(indexOf(after))}` : 'live');
         reader = stream(
             { ...filter, after },
             {
@@ -297,9 +297,14 @@ export function feedPage(query) {
             subscribers.hidden = true;
             return;
         }
+        const heading = h('h2', null, 'Subscribers of this node ', h('span.figures', null, count(all.length)));
+        if (!all.length) {
+            fill(subscribers, heading, h('p.muted', null, 'Nobody listens at this node.'));
+            return;
+        }
         fill(
             subscribers,
-            h('h2', null, 'Subscribers of this node ', h('span.figures', null, count(all.length))),
+            heading,
             h(
                 'div.table-scroll',
                 { tabindex: 0 },
@@ -312,8 +317,8 @@ export function feedPage(query) {
                         h(
                             'tr',
                             null,
-                            ['', 'kind', 'wants', 'bindings', 'lag', 'position'].map((name) =>
-                                h('th', { scope: 'col' }, name),
+                            ['standing', 'kind', 'wants', 'bindings', 'lag', 'position'].map((name) =>
+                                h(/bindings|lag/.test(name) ? 'th.number' : 'th', { scope: 'col' }, name),
                             ),
                         ),
                     ),
@@ -327,10 +332,8 @@ export function feedPage(query) {
                                 h(
                                     'td',
                                     null,
-                                    h(`span.dot.${one.behind ? 'moved' : 'online'}`, {
-                                        title: one.behind ? 'behind' : 'up to date',
-                                    }),
-                                    h('span.sr', null, one.behind ? 'behind' : 'up to date'),
+                                    h(`span.dot.${one.behind ? 'moved' : 'online'}`, { 'aria-hidden': 'true' }),
+                                    one.behind ? ' behind' : ' up to date',
                                 ),
                                 h('td', null, one.kind, one.function_id ? h('code', null, ` ${one.function_id}`) : ''),
                                 h('td', null, one.filter),

@@ -37,7 +37,7 @@ export function plot(title, times, lines, unit = '', now) {
     return h(
         'figure.plot',
         null,
-        h('figcaption', null, h('span', null, title), h('strong', null, now ?? `${latest}${unit ? ` ${unit}` : ''}`)),
+        h('figcaption', null, h('span', null, title), h('strong', null, now ?? values(lines, unit))),
         s(
             'svg',
             { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: 'img', 'aria-label': words, preserveAspectRatio: 'none' },
@@ -55,10 +55,18 @@ export function plot(title, times, lines, unit = '', now) {
             'div.axis',
             { 'aria-hidden': 'true' },
             h('span', null, clock(begin)),
-            h('span', null, `max ${format(top)}${unit ? ` ${unit}` : ''}`),
+            h('span', null, `0 to ${format(top)}${unit ? ` ${unit}` : ''}`),
             h('span', null, clock(end)),
         ),
     );
+}
+
+/** The last value of each line, in its colour. */
+function values(lines, unit) {
+    const last = (line) => format(line.values.findLast((value) => value !== null));
+    if (lines.length === 1) return `${last(lines[0])}${unit ? ` ${unit}` : ''}`;
+    const named = lines.map((line, at) => [at ? ' · ' : '', h(`span.key-${at}`, null, `${line.name} ${last(line)}`)]);
+    return [named, unit ? ` ${unit}` : ''];
 }
 
 function nice(value) {

@@ -217,8 +217,9 @@ export function sessionPage(query, id) {
     function drawHead() {
         if (!meta) return;
         const loaded = [...transcript.chunks.values()].flat().filter(Boolean);
-        const { tokens, cost } = sumUsage(loaded);
-        const partly = loaded.length < transcript.length ? '+' : '';
+        // The tree knows all branches; without it, only what was read is summed.
+        const { tokens, cost } = tree.complete ? tree : sumUsage(loaded);
+        const partly = tree.complete || loaded.length >= transcript.length ? '' : '+';
         const may = me()?.may.write;
         const branches = tree.leaves().length;
         fill(
@@ -255,7 +256,7 @@ export function sessionPage(query, id) {
                 tokens
                     ? h(
                           'span',
-                          { title: partly ? 'of the entries that were read' : 'summed from usage' },
+                          { title: partly ? 'of the entries that were read' : 'summed from the usage of all branches' },
                           `${short(tokens)}${partly} tokens${cost ? ` · ${money(cost)}${partly}` : ''}`,
                       )
                     : null,
@@ -539,7 +540,8 @@ export function sessionPage(query, id) {
         if (transcript.indexOf(entry.id) !== undefined) return;
         const isEnd = !leaf && (entry.parent_id ?? undefined) === (transcript.length ? activeLeaf : undefined);
         const hadBranches = tree.siblings(entry.parent_id ?? '').length;
-        tree.add({ id: entry.id, parent_id: entry.parent_id, timestamp: entry.timestamp, role: data.message?.role });
+        const { role, usage } = data.message ?? {};
+        tree.add({ id: entry.id, parent_id: entry.parent_id, timestamp: entry.timestamp, role, usage });
         learn(entry);
         remember(revisions, entry.id, 0, data);
         activeLeaf = entry.id;

@@ -35,6 +35,8 @@ export class Transcript {
         this.first = 0;
         this.last = 0;
         this.sticks = true;
+        /** Where the reader was at the last scroll. */
+        this.top = 0;
         this.turn = 0;
         this.above = h('div.space', null);
         this.below = h('div.space', null);
@@ -130,7 +132,10 @@ export class Transcript {
 
     scrolled() {
         const { scrollTop, scrollHeight, clientHeight } = this.scroller;
-        this.sticks = scrollHeight - scrollTop - clientHeight < 40 && this.last >= this.length;
+        const isAtEnd = scrollHeight - scrollTop - clientHeight < 40 && this.last >= this.length;
+        // Content that grew is no reason to let go of the end; only a reader who scrolls up is.
+        if (isAtEnd || scrollTop < this.top - 2) this.sticks = isAtEnd;
+        this.top = scrollTop;
         const begin = this.box.offsetTop;
         const end = begin + this.box.offsetHeight;
         const needsAbove = this.first > 0 && scrollTop < begin + EDGE;

@@ -7,11 +7,16 @@ export class Tree {
         /** @type {Map<string, string[]>} */
         this.children = new Map();
         this.complete = false;
+        /** Of all branches together. */
+        this.tokens = 0;
+        this.cost = 0;
     }
 
-    /** @param {{id: string, parent_id?: string|null, timestamp: number, role?: string}} entry */
+    /** @param {{id: string, parent_id?: string|null, timestamp: number, role?: string, usage?: any}} entry */
     add(entry) {
         if (this.entries.has(entry.id)) return;
+        this.tokens += (entry.usage?.input ?? 0) + (entry.usage?.output ?? 0);
+        this.cost += entry.usage?.cost_usd ?? 0;
         const parent = entry.parent_id ?? '';
         this.entries.set(entry.id, { id: entry.id, parent, when: entry.timestamp, role: entry.role });
         const siblings = this.children.get(parent) ?? [];
