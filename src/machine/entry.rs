@@ -64,6 +64,16 @@ impl Body {
     }
 }
 
+impl Body {
+    /// Cuts every string after this many characters, for lists and previews.
+    pub fn shorten(&mut self, chars_max: usize) {
+        match self {
+            Body::Message(message) => message.body = message.body.shortened(chars_max),
+            Body::Custom { data, .. } => *data = data.shortened(chars_max),
+        }
+    }
+}
+
 impl Entry {
     pub fn is_message(&self) -> bool {
         matches!(self.body, Body::Message(_))

@@ -70,6 +70,25 @@ impl Json {
         de::DeserializeSeed::deserialize(OneField(name), &mut reader).ok().flatten().map(RawValue::get)
     }
 
+    /// The same value with long strings cut after `chars_max` characters, and an ellipsis in place of the rest. Names of
+    /// fields stay whole.
+    pub fn shortened(&self, chars_max: usize) -> Json {
+        // A string of so many bytes cannot have more characters.
+        if self.0.len() <= chars_max {
+            return self.clone();
+        }
+        let mut short = String::with_capacity(self.0.len().min(8 << 10));
+        let mut tokens = Tokens(&self.0).peekable();
+        while let Some(token) = tokens.next() {
+            let is_name = tokens.peek() == Some(&":");
+            match token.strip_prefix('"').and_then(|text| text.strip_suffix('"')) {
+                Some(text) if !is_name && text.len() > chars_max => push_shortened(&mut short, text, chars_max),
+                _ => short.push_str(token),
+            }
+        }
+        Json(short.into())
+    }
+
     pub fn is_object(&self) -> bool {
         self.0.starts_with('{')
     }
@@ -265,6 +284,34 @@ pub fn values_below(text: &str) -> usize {
         }
     }
     values.saturating_sub(keys)
+}
+
+/// Writes the beginning of the text of a string, which may have escapes. An escape counts as one character and stays
+/// whole; so does a pair of escapes that stands for one character.
+fn push_shortened(out: &mut String, text: &str, chars_max: usize) {
+    let mut end = 0;
+    for _ in 0..chars_max {
+        while !text.is_char_boundary(end) {
+            end += 1;
+        }
+        let rest = &text[end..];
+        end += match rest.as_bytes() {
+            [] => break,
+            [b'\\', b'u', b'd' | b'D', b'8' | b'9' | b'a' | b'b' | b'A' | b'B', ..] => rest.len().min(12),
+            [b'\\', b'u', ..] => rest.len().min(6),
+            [b'\\', ..] => rest.len().min(2),
+            _ => rest.chars().next().map_or(0, char::len_utf8),
+        };
+    }
+    while !text.is_char_boundary(end) {
+        end += 1;
+    }
+    out.push('"');
+    out.push_str(&text[..end]);
+    if end < text.len() {
+        out.push('…');
+    }
+    out.push('"');
 }
 
 fn string_length(text: &[u8]) -> usize {
@@ -475,6 +522,23 @@ mod tests {
             let spaced = serde_json::to_string_pretty(&value).unwrap();
             let json: Json = serde_json::from_str(&spaced).unwrap();
             prop_assert_eq!(json.text(), value.to_string());
+        }
+    }
+
+    #[test]
+    fn long_strings_are_cut_and_everything_else_stays() {
+        let json = Json::adopt(r#"{"a-long-name":"a-long-text","b":["\"\"\"\"\"\"","ünïcödé",12345678,{"c":null}]}"#);
+        assert_eq!(
+            json.shortened(4).text(),
+            r#"{"a-long-name":"a-lo…","b":["\"\"\"\"…","ünïc…",12345678,{"c":null}]}"#
+        );
+        assert_eq!(json.shortened(11), json);
+        assert_eq!(json.shortened(1000), json);
+        // A pair of escapes is one character, and stays whole.
+        let pairs = Json::adopt(r#"["\ud83d\ude00\ud83d\ude00\u00e9xyz"]"#);
+        assert_eq!(pairs.shortened(2).text(), r#"["\ud83d\ude00\ud83d\ude00…"]"#);
+        for chars in 0..20 {
+            assert!(serde_json::from_str::<serde_json::Value>(pairs.shortened(chars).text()).is_ok(), "{chars}");
         }
     }
 }

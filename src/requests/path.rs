@@ -10,6 +10,9 @@ use crate::machine::query::window::WindowQuery;
 use crate::machine::refusal::Refusal;
 use crate::machine::{Found, Query};
 
+/// Shorter strings are words of the schema, such as roles and types of blocks, which must stay whole.
+const STRINGS_MAX_LEAST: usize = 64;
+
 #[derive(Debug, Deserialize, JsonSchema)]
 pub struct PathRequest {
     pub session_id: SessionId,
@@ -19,6 +22,8 @@ pub struct PathRequest {
     pub first: Option<u64>,
     /// The largest number of entries; limited by the configuration.
     pub limit: Option<usize>,
+    /// Cut every string in the bodies after this many characters, for lists and previews. At least 64.
+    pub strings_max: Option<usize>,
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
@@ -42,10 +47,13 @@ impl Question for PathRequest {
     type Response = PathResponse;
 
     fn query(self, limits: &Limits) -> Result<Query, Refusal> {
-        let PathRequest { session_id, from_entry_id, first, limit } = self;
+        let PathRequest { session_id, from_entry_id, first, limit, strings_max } = self;
         checks::id("session_id", session_id.as_str())?;
         checks::optional_id("from_entry_id", from_entry_id.as_ref())?;
-        Ok(Query::Window(WindowQuery { session_id, from_entry_id, first, limit: limits.page(limit) }))
+        if let Some(chars_max) = strings_max.filter(|chars_max| *chars_max < STRINGS_MAX_LEAST) {
+            return Err(checks::invalid(format!("strings_max is {chars_max}: give at least {STRINGS_MAX_LEAST}")));
+        }
+        Ok(Query::Window(WindowQuery { session_id, from_entry_id, first, limit: limits.page(limit), strings_max }))
     }
 
     fn response(found: Found) -> Option<PathResponse> {

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use super::{Limits, Question, checks};
 use crate::machine::entry::{Body, Entry};
 use crate::machine::ids::{EntryId, SessionId};
-use crate::machine::message::Role;
+use crate::machine::message::{Role, Usage};
 use crate::machine::query::tree::TreeQuery;
 use crate::machine::refusal::Refusal;
 use crate::machine::{Found, Query};
@@ -48,23 +48,29 @@ pub struct TreeItem {
     /// The type of a custom entry; absent for a message.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub custom_type: Option<String>,
+    /// Tokens and cost of a message, if it has them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub usage: Option<Usage>,
 }
 
 impl From<Entry> for TreeItem {
     fn from(entry: Entry) -> TreeItem {
         let Entry { id, parent_id, timestamp, revision, body, .. } = entry;
-        let (role, custom_type) = match body {
-            Body::Message(message) => (Some(message.role), None),
-            Body::Custom { custom_type, .. } => (None, Some(custom_type)),
+        let (role, custom_type, usage) = match body {
+            Body::Message(message) => {
+                let usage = message.body.field("usage").and_then(|text| serde_json::from_str(text).ok());
+                (Some(message.role), None, usage)
+            }
+            Body::Custom { custom_type, .. } => (None, Some(custom_type), None),
         };
-        TreeItem { id, parent_id, timestamp, revision, role, custom_type }
+        TreeItem { id, parent_id, timestamp, revision, role, custom_type, usage }
     }
 }
 
 impl Question for TreeRequest {
     const ID: &'static str = "session::tree";
     const DESCRIPTION: &'static str =
-        "Page through all entries of a session without their bodies: ids, parents, roles.";
+        "Page through all entries of a session without their bodies: ids, parents, roles, usage.";
     type Response = TreeResponse;
 
     fn query(self, limits: &Limits) -> Result<Query, Refusal> {

@@ -214,6 +214,7 @@ pub fn routes(port: Port) -> Router {
     Router::new()
         .route("/", get(front))
         .route(console::PATH, get(console::index))
+        .route("/console/", get(|| async { Redirect::permanent(console::PATH) }))
         .route("/console/{name}", get(console::file))
         .route("/health", get(health))
         .route("/livez", get(probes::livez))

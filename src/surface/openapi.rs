@@ -11,6 +11,8 @@ use serde_json::{Map, Value, json};
 
 use super::cluster::Operation;
 use super::http::Port;
+use crate::machine::toolpath::redact::Field;
+use crate::requests::limits::{BATCH_LENGTH_MAX, ID_BYTES_MAX, TEXT_BYTES_MAX};
 use crate::requests::{self, Function};
 
 static DOCUMENT: LazyLock<String> = LazyLock::new(|| build().to_string());
@@ -86,15 +88,22 @@ fn error_schema() -> Value {
 
 fn operation(function: &Function, schemas: &mut Map<String, Value>) -> Value {
     let name = function.id.replace("::", "_").replace('-', "_");
-    let request = lift((function.request_schema)(), schemas);
+    let mut request = lift((function.request_schema)(), schemas);
+    refine(function.id, &mut request);
+    let needs_body = request["required"].as_array().is_some_and(|fields| !fields.is_empty());
+    if !needs_body {
+        // SDKs send null for a call without arguments.
+        request["type"] = json!(["object", "null"]);
+    }
     let response = lift((function.response_schema)(), schemas);
     let mut operation = json!({
         "operationId": name,
         "summary": first_sentence(function.description),
         "description": function.description,
         "tags": [tag(function.id)],
+        // No body means an empty object.
         "requestBody": {
-            "required": true,
+            "required": needs_body,
             "content": { "application/json": { "schema": request } },
         },
         "responses": responses("application/json", response, "The response."),
@@ -108,6 +117,39 @@ fn operation(function: &Function, schemas: &mut Map<String, Value>) -> Value {
         }]);
     }
     operation
+}
+
+/// Adds what is checked beyond the types. The schemas of the functions are published without it.
+fn refine(id: &str, request: &mut Value) {
+    let Some(Value::Object(fields)) = request.get_mut("properties") else { return };
+    for (name, field) in fields.iter_mut() {
+        let more = match (name.as_str(), id) {
+            // Only ids of something new must not be empty. No session and no entry has an empty one.
+            ("session_id" | "entry_id" | "parent_id" | "from_entry_id", _) => json!({ "maxLength": ID_BYTES_MAX }),
+            ("title" | "description" | "reason", _) => json!({ "maxLength": TEXT_BYTES_MAX }),
+            ("messages", "session::append-many") => json!({ "minItems": 1, "maxItems": BATCH_LENGTH_MAX }),
+            ("strings_max", _) => json!({ "minimum": 64 }),
+            _ => continue,
+        };
+        if let (Value::Object(field), Value::Object(more)) = (field, more) {
+            field.extend(more);
+        }
+    }
+    match id {
+        "session::ensure" => request["properties"]["session_id"]["minLength"] = json!(1),
+        "session::append" => {
+            request["properties"]["entry_id"]["minLength"] = json!(1);
+            request["oneOf"] = json!(
+                ["message", "custom"]
+                    .map(|field| { json!({ "required": [field], "properties": { (field): { "type": "object" } } }) })
+            );
+        }
+        "session::export" => {
+            let names: Vec<&str> = Field::ALL.iter().map(|field| field.name()).collect();
+            request["properties"]["redact"]["items"] = json!({ "type": "string", "enum": names });
+        }
+        _as_typed => {}
+    }
 }
 
 fn tag(id: &str) -> &'static str {
@@ -175,7 +217,8 @@ fn open(mut operation: Value) -> Value {
 
 fn post(id: &str, tag: &str, summary: &str, body: Value) -> Value {
     let mut operation = get(id, tag, summary, "application/json", json!({ "type": "object" }));
-    operation["requestBody"] = json!({ "required": true, "content": { "application/json": { "schema": body } } });
+    let needs_body = body["required"].as_array().is_some_and(|fields| !fields.is_empty());
+    operation["requestBody"] = json!({ "required": needs_body, "content": { "application/json": { "schema": body } } });
     operation
 }
 
@@ -216,7 +259,7 @@ fn beside_the_functions() -> Vec<(String, Value)> {
         "type": "object",
         "required": ["token"],
         "additionalProperties": false,
-        "properties": { "token": { "type": "string", "minLength": 1 } },
+        "properties": { "token": { "type": "string", "minLength": 1, "maxLength": 3800, "pattern": "^[A-Za-z0-9._~+/=-]+$" } },
     });
     let login = open(post("login", "login", "Keep a token in a cookie", token));
     let mut logout = open(get("logout", "login", "Forget the cookie", JSON, object()));

@@ -33,6 +33,8 @@ async fn a_browser_gets_the_page_and_nothing_foreign_can_run_in_it() {
     let etag = page.head.lines().find_map(|line| line.strip_prefix("etag: ")).expect("an etag");
     let again = request(node.address, "GET", "/console/app.js", &[&format!("if-none-match: {etag}")], "").await;
     assert_eq!((again.status, again.body.as_str()), (304, ""));
+    let slash = request(node.address, "GET", "/console/", &[], "").await;
+    assert!(slash.status == 308 && slash.head.contains("location: /console\r\n"), "{}", slash.head);
     assert_eq!(get(node.address, "/console/nothing.js").await.0, 404);
     assert_eq!(get(node.address, "/console/../http.rs").await.0, 404);
 }
@@ -127,4 +129,25 @@ async fn the_last_hour_the_feed_and_the_api_are_described() {
     let document: Value = serde_json::from_str(&get(node.address, "/v1/openapi.json").await.1).unwrap();
     assert_eq!(document["openapi"], "3.1.0");
     assert!(document["paths"]["/v1/call/session::append"]["post"]["requestBody"].is_object());
+}
+
+#[tokio::test]
+async fn a_list_reads_the_beginning_of_long_messages_and_a_tree_reads_usage() {
+    let dir = tempfile::tempdir().unwrap();
+    let node = NodeProcess::start(&dir.path().join("data"), &[]);
+    let session = call(node.address, "session::create", &json!({})).await["session_id"].clone();
+    let message = json!({
+        "role": "assistant", "timestamp": 1, "content": [{"type": "text", "text": "long ".repeat(100_000)}],
+        "stop_reason": "end", "model": "m", "provider": "p", "usage": {"input": 7, "output": 5, "cost_usd": 0.25},
+    });
+    call(node.address, "session::append", &json!({"session_id": session, "message": message})).await;
+    let window = call(node.address, "session::path", &json!({"session_id": session, "strings_max": 64})).await;
+    let text = window["entries"][0]["message"]["content"][0]["text"].as_str().unwrap();
+    assert_eq!((text.chars().count(), text.ends_with('…')), (65, true), "{text}");
+    assert_eq!(window["entries"][0]["message"]["usage"]["cost_usd"], 0.25);
+    let tree = call(node.address, "session::tree", &json!({"session_id": session})).await;
+    assert_eq!(tree["entries"][0]["usage"], json!({"input": 7, "output": 5, "cost_usd": 0.25}));
+    let body = json!({"session_id": session, "strings_max": 63}).to_string();
+    let refused = request(node.address, "POST", "/v1/call/session::path", &[], &body).await;
+    assert!(refused.status == 400 && refused.body.contains("strings_max"), "{}", refused.body);
 }

@@ -15,6 +15,8 @@ pub struct WindowQuery {
     /// The depth of the first entry; `None` for the end of the path.
     pub first: Option<u64>,
     pub limit: usize,
+    /// Cut every string of the bodies after this many characters.
+    pub strings_max: Option<usize>,
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -41,6 +43,9 @@ pub fn query(view: &dyn View, query: &WindowQuery) -> Result<Window, Failure> {
     let length = path.length();
     let first = query.first.unwrap_or_else(|| length.saturating_sub(query.limit as u64));
     path.start_at(first);
-    let entries = path.next_chunk(query.limit as u64)?.unwrap_or_default();
+    let mut entries = path.next_chunk(query.limit as u64)?.unwrap_or_default();
+    if let Some(chars_max) = query.strings_max {
+        entries.iter_mut().for_each(|entry| entry.body.shorten(chars_max));
+    }
     Ok(Window { entries, first, length, leaf: Some(leaf_id) })
 }

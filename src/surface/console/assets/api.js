@@ -21,13 +21,31 @@ let nodes = [];
 /** @type {Me|null} */
 let account = null;
 
-/** @type {'online'|'offline'|'moved'} */
+/** `behind`: the node answers, but what it knows may be out of date. @typedef {'online'|'moved'|'behind'|'offline'} Standing */
+/** @type {Standing} */
 let standing = 'online';
+/** Why the node is behind. */
+let reason = '';
 const watchers = new Set();
+/** Nodes joined after this page was loaded. Its policy does not let it talk to them until it is loaded again. */
+let isOutdated = false;
+document.addEventListener('securitypolicyviolation', (event) => {
+    if (event.effectiveDirective === 'connect-src') isOutdated = true;
+});
+/** Nodes that the page tried to reach once, to find out whether it may. */
+const tried = new Set();
+
+/** How long an answer may take, a probe of a node, and how long a stream may be silent. Nodes send something every 15 s. */
+const ANSWER_MS = 30000;
+const PROBE_MS = 1500;
+const SILENCE_MS = 40000;
+const LOOK_EVERY_MS = 5000;
+/** A page that nobody looks at gives its stream back: browsers open six connections to a node and no more. */
+const HIDDEN_MS = 20000;
 
 export const here = () => base;
 export const me = () => account;
-export const status = () => ({ standing, base, home: HERE, nodes });
+export const status = () => ({ standing, reason, base, home: HERE, nodes, isOutdated });
 
 /** @param {() => void} watcher */
 export function onStatus(watcher) {
@@ -35,33 +53,55 @@ export function onStatus(watcher) {
     return () => watchers.delete(watcher);
 }
 
-function become(next) {
-    if (standing === next) return;
+/** @param {Standing} next @param {string} [why] */
+function become(next, why = '') {
+    if (standing === next && reason === why) return;
     standing = next;
+    reason = why;
     for (const watcher of watchers) watcher();
 }
 
-/** @param {string} path @param {RequestInit} [init] */
-async function request(path, init = {}) {
+/** A node answered. Only a look at it ends that it is behind. */
+function answered() {
+    if (standing !== 'behind') become(base === HERE ? 'online' : 'moved');
+}
+
+/**
+ * One request. If the node is lost, it is sent again to another one, unless it might happen twice then.
+ * @param {string} path @param {RequestInit} [init] @param {{repeats?: boolean, waits?: number}} [options]
+ */
+async function request(path, init = {}, { repeats = true, waits = ANSWER_MS } = {}) {
     for (let attempt = 0; ; attempt += 1) {
+        const late = new AbortController();
+        const timer = setTimeout(() => late.abort(), waits);
+        const signal = init.signal ? AbortSignal.any([init.signal, late.signal]) : late.signal;
         try {
-            const response = await fetch(base + path, { ...init, credentials: base === HERE ? 'same-origin' : 'omit' });
-            become(base === HERE ? 'online' : 'moved');
+            const credentials = base === HERE ? 'same-origin' : 'omit';
+            const response = await fetch(base + path, { ...init, signal, credentials });
+            clearTimeout(timer);
+            answered();
             if (response.ok) return response;
             const error = await readError(response);
-            // A node that is losing its leader answers 503 for a moment. Reads are asked again.
-            if (response.status === 503 && attempt < 4 && init.method !== 'POST') {
+            // A node that is losing its leader answers 503 for a moment.
+            if (response.status === 503 && repeats && attempt < 5) {
                 await pause(250 * (attempt + 1));
                 continue;
             }
             throw error;
         } catch (error) {
-            if (error instanceof ApiError || /** @type {any} */ (error)?.name === 'AbortError') throw error;
-            if (!(await turnToAnother())) {
+            clearTimeout(timer);
+            if (error instanceof ApiError || init.signal?.aborted) throw error;
+            const found = await turnToAnother();
+            if (!repeats)
+                throw new ApiError(
+                    0,
+                    'unknown_outcome',
+                    'The node was lost before it answered. It may have happened: look before you try again.',
+                );
+            if (!found || attempt > 5) {
                 become('offline');
                 throw new ApiError(0, 'unreachable', 'No node answers. The page tries again when one does.');
             }
-            if (attempt > 3) throw new ApiError(0, 'unreachable', String(error));
         }
     }
 }
@@ -78,69 +118,96 @@ async function readError(response) {
 
 const pause = (/** @type {number} */ ms) => new Promise((done) => setTimeout(done, ms));
 
+/** Asks a node whether it can serve. @param {string} url @returns {Promise<{alive: boolean, ready: boolean, why: string}>} */
+async function probe(url) {
+    try {
+        const response = await fetch(`${url}/readyz`, {
+            cache: 'no-store',
+            credentials: 'omit',
+            signal: AbortSignal.timeout(PROBE_MS),
+        });
+        return { alive: true, ready: response.ok, why: response.ok ? '' : (await response.text()).trim() };
+    } catch {
+        return { alive: false, ready: false, why: '' };
+    }
+}
+
 /** Finds a node that answers. A page with a login goes there as a whole, because the cookie belongs to one address. */
 async function turnToAnother() {
-    const others = [base, HERE, ...nodes.map((node) => webUrl(node.url))];
-    for (const url of new Set(others)) {
-        try {
-            const probe = await fetch(`${url}/livez`, {
-                cache: 'no-store',
-                credentials: 'omit',
-                signal: AbortSignal.timeout(1500),
-            });
-            if (!probe.ok) continue;
-            if (url !== base && account?.login) {
-                location.assign(`${url}/console${location.hash}`);
-                await pause(5000);
-            }
-            base = url;
-            become(base === HERE ? 'online' : 'moved');
-            return true;
-        } catch {
-            /* the next one */
-        }
+    const urls = [...new Set([base, HERE, ...nodes.map((node) => webUrl(node.url))])];
+    const found = await Promise.all(urls.map(probe));
+    const at = [found.findIndex((one) => one.ready), found.findIndex((one) => one.alive)].find((index) => index >= 0);
+    if (at === undefined) return false;
+    if (urls[at] !== base && account?.login) {
+        location.assign(`${urls[at]}/console${location.hash}`);
+        await pause(5000);
     }
-    return false;
+    base = urls[at];
+    become(base === HERE ? 'online' : 'moved');
+    return true;
 }
+
+/** Looks at the node and its neighbours from time to time, so that another one is known when this one is lost. */
+async function look() {
+    if (document.hidden || !account) return;
+    if (base !== HERE && !account.login && (await probe(HERE)).ready) base = HERE;
+    const { alive, ready, why } = await probe(base);
+    if (!alive) {
+        if (!(await turnToAnother())) become('offline');
+        return;
+    }
+    if (ready) become(base === HERE ? 'online' : 'moved');
+    else become('behind', why);
+    await meetNodes();
+}
+
+/** Learns where the other nodes are. */
+async function meetNodes() {
+    try {
+        nodes = (await get('/v1/nodes')).nodes;
+    } catch {
+        return;
+    }
+    for (const url of nodes.map((node) => webUrl(node.url))) {
+        if (tried.has(url)) continue;
+        tried.add(url);
+        void probe(url);
+    }
+}
+setTimeout(look, 1500);
+setInterval(look, LOOK_EVERY_MS);
+document.addEventListener('visibilitychange', () => void look());
 
 /** @param {string} url */
 export const webUrl = (url) => url.replace(/^ws/, 'http').replace(/\/$/, '');
 
+/** Calls that can be sent twice: they read, or change nothing the second time. */
+const REPEATABLE =
+    /::(get|list|messages|get-message|path|tree|export|ensure|set-meta|set-status|set-active-leaf|config-status)$/;
+
 /**
  * Calls a function.
- * @param {string} name @param {object} [body] @param {{signal?: AbortSignal}} [options] @returns {Promise<any>}
+ * @param {string} name @param {any} [body] @param {{signal?: AbortSignal}} [options] @returns {Promise<any>}
  */
 export async function call(name, body = {}, { signal } = {}) {
-    const isRead = /::(get|list|messages|get-message|path|tree|export)$/.test(name);
-    for (let attempt = 0; ; attempt += 1) {
-        try {
-            const response = await request(`/v1/call/${name}`, {
-                method: 'POST',
-                body: JSON.stringify(body),
-                headers: { 'content-type': 'application/json' },
-                signal,
-            });
-            return await response.json();
-        } catch (error) {
-            const retry = isRead && error instanceof ApiError && error.status === 503 && attempt < 5;
-            if (!retry) throw error;
-            await pause(200 * (attempt + 1));
-        }
-    }
+    const repeats = REPEATABLE.test(name) || (name === 'session::append' && Boolean(body.entry_id));
+    const init = {
+        method: 'POST',
+        body: JSON.stringify(body),
+        headers: { 'content-type': 'application/json' },
+        signal,
+    };
+    return (await request(`/v1/call/${name}`, init, { repeats })).json();
 }
 
 /** @param {string} path @returns {Promise<any>} */
 export const get = async (path) => (await request(path)).json();
 
 /** @param {string} path @param {object} body @returns {Promise<any>} */
-export const post = async (path, body) =>
-    (
-        await request(path, {
-            method: 'POST',
-            body: JSON.stringify(body),
-            headers: { 'content-type': 'application/json' },
-        })
-    ).json();
+export const post = async (path, body) => {
+    const init = { method: 'POST', body: JSON.stringify(body), headers: { 'content-type': 'application/json' } };
+    return (await request(path, init, { repeats: false })).json();
+};
 
 /** A request of the reference page: its status, time and body, whatever they are. */
 export async function raw(method, path, body) {
@@ -158,11 +225,7 @@ export async function raw(method, path, body) {
 /** Who is at this page. Fails with status 401 if a token is needed. */
 export async function loadMe() {
     account = await get('/v1/me');
-    try {
-        nodes = (await get('/v1/nodes')).nodes;
-    } catch {
-        nodes = [];
-    }
+    void meetNodes();
     return account;
 }
 
@@ -172,16 +235,6 @@ export async function login(token) {
 }
 
 export const logout = () => post('/v1/logout', {});
-
-/** Looks for other nodes from time to time, so that one is known when this one is lost. */
-setInterval(async () => {
-    if (document.hidden || !account) return;
-    try {
-        nodes = (await get('/v1/nodes')).nodes;
-    } catch {
-        /* shown as offline */
-    }
-}, 10000);
 
 /**
  * @typedef {object} FeedEvent
@@ -200,14 +253,23 @@ export function stream(filter, to) {
     const stop = new AbortController();
     const read = async () => {
         for (let failures = 0; !stop.signal.aborted;) {
+            await isSeen(stop.signal);
+            if (stop.signal.aborted) return;
+            const connection = new AbortController();
+            const end = () => connection.abort();
+            stop.signal.addEventListener('abort', end, { once: true });
+            const forget = whenHidden(end);
             try {
                 const query = new URLSearchParams();
                 for (const [name, value] of Object.entries({ ...filter, after: position }))
                     if (value) query.set(name, value);
-                const response = await request(`/v1/events?${query}`, { signal: stop.signal });
+                const response = await request(`/v1/events?${query}`, { signal: connection.signal });
                 failures = 0;
-                await readEvents(response, stop.signal, (event) => {
+                await readEvents(response, end, (event) => {
+                    if (stop.signal.aborted) return;
                     if (event.id) position = event.id;
+                    if (event.type === 'lagged')
+                        become('behind', 'events arrive faster than this page reads them; it catches up');
                     if (event.type) to.event(event);
                     else to.open?.(event.id);
                 });
@@ -218,6 +280,9 @@ export function stream(filter, to) {
                     return;
                 }
                 failures += 1;
+            } finally {
+                forget();
+                stop.signal.removeEventListener('abort', end);
             }
             if (!stop.signal.aborted) await pause(Math.min(3000, 150 * 2 ** failures));
         }
@@ -226,27 +291,64 @@ export function stream(filter, to) {
     return { close: () => stop.abort(), position: () => position };
 }
 
-async function readEvents(response, signal, deliver) {
-    const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
-    signal.addEventListener('abort', () => reader.cancel().catch(() => {}), { once: true });
-    let text = '';
+/** Waits until somebody looks at the page. @param {AbortSignal} signal */
+async function isSeen(signal) {
+    while (document.hidden && !signal.aborted)
+        await new Promise((done) => {
+            document.addEventListener('visibilitychange', done, { once: true });
+            signal.addEventListener('abort', done, { once: true });
+        });
+}
+
+/** Does something when nobody has looked at the page for a while. @param {() => void} work */
+function whenHidden(work) {
+    let timer = 0;
+    const changed = () => {
+        clearTimeout(timer);
+        if (document.hidden) timer = window.setTimeout(work, HIDDEN_MS);
+    };
+    document.addEventListener('visibilitychange', changed);
+    changed();
+    return () => {
+        clearTimeout(timer);
+        document.removeEventListener('visibilitychange', changed);
+    };
+}
+
+/** @param {Response} response @param {() => void} end closes the connection @param {(event: FeedEvent) => void} deliver */
+async function readEvents(response, end, deliver) {
+    const reader = response.body?.pipeThrough(new TextDecoderStream()).getReader();
+    if (!reader) return;
+    let silence = window.setTimeout(end, SILENCE_MS);
+    /** The parts of a line that has not ended yet. @type {string[]} */
+    let begun = [];
     let event = { id: '', type: '', data: '' };
-    for (;;) {
-        const { done, value } = await reader.read();
-        if (done) return;
-        text += value;
-        let begin = 0;
-        for (let end; (end = text.indexOf('\n', begin)) !== -1; begin = end + 1) {
-            const line = text.slice(begin, end).replace(/\r$/, '');
-            if (line === '') {
-                if (event.type || event.id)
-                    deliver({ id: event.id, type: event.type, data: event.data ? JSON.parse(event.data) : null });
-                event = { id: '', type: '', data: '' };
-            } else if (line.startsWith('id: ')) event.id = line.slice(4);
-            else if (line.startsWith('event: ')) event.type = line.slice(7);
-            else if (line.startsWith('data: ')) event.data += (event.data ? '\n' : '') + line.slice(6);
+    const take = (/** @type {string} */ line) => {
+        if (line === '') {
+            if (event.type || event.id)
+                deliver({ id: event.id, type: event.type, data: event.data ? JSON.parse(event.data) : null });
+            event = { id: '', type: '', data: '' };
+        } else if (line.startsWith('id: ')) event.id = line.slice(4);
+        else if (line.startsWith('event: ')) event.type = line.slice(7);
+        else if (line.startsWith('data: ')) event.data += (event.data ? '\n' : '') + line.slice(6);
+    };
+    try {
+        for (;;) {
+            const { done, value } = await reader.read();
+            if (done) return;
+            clearTimeout(silence);
+            silence = window.setTimeout(end, SILENCE_MS);
+            const lines = value.split('\n');
+            for (const part of lines.slice(0, -1)) {
+                begun.push(part);
+                take(begun.join('').replace(/\r$/, ''));
+                begun = [];
+            }
+            begun.push(lines[lines.length - 1]);
         }
-        text = text.slice(begin);
+    } finally {
+        clearTimeout(silence);
+        end();
     }
 }
 

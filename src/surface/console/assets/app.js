@@ -1,6 +1,6 @@
 // The frame of the console: pages by the part of the URL after #, the header, keys, and the login.
 
-import { ApiError, loadMe, login, logout, me, onStatus, status } from './api.js';
+import { ApiError, loadMe, login, logout, me, onStatus, status, webUrl } from './api.js';
 import { dialog, fill, h, icon, iconButton, loading, state } from './dom.js';
 
 /** @typedef {{element: HTMLElement, keys?: Record<string, (event: KeyboardEvent) => void>, help?: [string, string][], close?: () => void, change?: (query: URLSearchParams) => boolean}} Page */
@@ -114,8 +114,15 @@ async function show() {
         shown = location.hash;
         return;
     }
+    if (turn > 0 && status().isOutdated && status().standing === 'online') {
+        // A good moment to load the page again, so that it may talk to the nodes that joined.
+        location.reload();
+        return;
+    }
     const route = ROUTES.find((one) => one.path.test(path)) ?? ROUTES[0];
     const mine = ++turn;
+    for (const box of document.querySelectorAll('dialog')) box.close();
+    document.querySelector('.popup')?.remove();
     page?.close?.();
     page = null;
     shown = location.hash;
@@ -130,9 +137,13 @@ async function show() {
             .slice(1)
             .map((part) => (part === undefined ? '' : decodeURIComponent(part)));
         if (mine !== turn) return;
-        page = /** @type {any} */ (make)(query, ...params);
-        fill(main, page.element);
+        const made = /** @type {Page} */ (/** @type {any} */ (make)(query, ...params));
+        page = made;
+        fill(main, made.element);
         main.scrollTop = 0;
+        document.title = `${TABS.find((tab) => tab.name === route.name)?.label ?? ''} – session-manager`;
+        // After a step to another page the keyboard goes on in its content.
+        if (mine > 1) main.focus({ preventScroll: true });
     } catch (error) {
         if (mine === turn) fill(main, failed(error));
     }
@@ -144,12 +155,23 @@ export function failed(error) {
         askToken();
         return h('div', null);
     }
-    const code = error instanceof ApiError ? error.code : 'error';
-    return state(
-        code === 'unreachable' ? 'Offline' : 'This did not work',
+    const { status: code, code: name } = error instanceof ApiError ? error : { status: -1, code: error.code };
+    const title =
+        name === 'unreachable'
+            ? 'Offline'
+            : code === 403
+              ? 'Not allowed'
+              : code === 404 || name === 'session/not_found'
+                ? 'Not found'
+                : 'This did not work';
+    const box = state(
+        title,
         `${error.message ?? error}`,
         h('button', { type: 'button', onclick: show }, 'Try again'),
+        place().path === '/sessions' ? null : h('a', { href: '#/sessions' }, 'To all sessions'),
     );
+    box.setAttribute('data-failed', '');
+    return box;
 }
 
 function drawFrame() {
@@ -184,16 +206,20 @@ function drawFrame() {
     );
 }
 
+let wasOffline = false;
 function drawStanding() {
-    const { standing: now, base, home, nodes } = status();
+    const { standing: now, reason, base, home, nodes, isOutdated } = status();
     const host = new URL(base).host;
-    const words = { online: host, moved: host, offline: 'offline' }[now];
+    const words = { online: host, moved: host, behind: 'behind', offline: 'offline' }[now];
     fill(
         standing,
         h(`span.dot.${now}`, { 'aria-hidden': 'true' }),
         h('span.host', null, words),
-        h('span.sr', null, now === 'offline' ? 'no node answers' : 'connected'),
+        h('span.sr', null, { online: 'connected', moved: 'connected', behind: host, offline: 'no node answers' }[now]),
     );
+    // What could not be loaded without a node is loaded again.
+    if (wasOffline && now !== 'offline' && main.querySelector('[data-failed]')) void show();
+    wasOffline = now === 'offline';
     banner.hidden = now === 'online';
     banner.className = `banner ${now}`;
     if (now === 'moved')
@@ -201,8 +227,15 @@ function drawStanding() {
             banner,
             `${new URL(home).host} does not answer. This page goes on at ${host}, one of ${nodes.length} nodes.`,
         );
+    if (now === 'behind') fill(banner, `${host} is behind, so what you see may be out of date: ${reason}`);
     if (now === 'offline')
-        fill(banner, 'No node answers. What you see is not up to date; the page goes on when a node is back.');
+        fill(
+            banner,
+            'No node answers. What you see is not up to date; the page goes on when a node is back.',
+            isOutdated
+                ? nodes.map(({ url }) => [' ', h('a', { href: `${webUrl(url)}/console${location.hash}` }, webUrl(url))])
+                : null,
+        );
 }
 onStatus(drawStanding);
 
@@ -220,7 +253,9 @@ const GENERAL = [
 
 function help() {
     if (document.querySelector('dialog[open]')) return;
-    const rows = [...GENERAL, ...(page?.help ?? [])].map(([keys, what]) =>
+    const own = page?.help ?? [];
+    const general = GENERAL.filter(([keys]) => !own.some(([other]) => other === keys));
+    const rows = [...general, ...own].map(([keys, what]) =>
         h(
             'div.key-row',
             null,
@@ -309,8 +344,11 @@ function askToken() {
         h('button.primary', { type: 'submit' }, 'Log in'),
         h('p.hint', null, 'It is kept in a cookie that scripts cannot read.'),
     );
-    fill(main, form);
-    input.focus();
+    // After the caller has put its own words somewhere.
+    queueMicrotask(() => {
+        fill(main, form);
+        input.focus();
+    });
 }
 
 async function begin() {

@@ -9,7 +9,7 @@ import { plot } from './plot.js';
 
 /** @returns {import('./app.js').Page} */
 export function clusterPage() {
-    let cluster = null;
+    let cluster = /** @type {any} */ (null);
     let closed = false;
     const nodes = h('div.nodes', null, loading());
     const plots = h('div.plots', null, loading());
@@ -41,97 +41,106 @@ export function clusterPage() {
         for (const node of cluster.nodes)
             if (node.state_hash)
                 hashes.set(`${node.applied}`, (hashes.get(`${node.applied}`) ?? new Set()).add(node.state_hash));
-        fill(
-            nodes,
-            cluster.nodes.map((node) => {
-                const differs = (hashes.get(`${node.applied}`)?.size ?? 0) > 1;
-                const menu =
-                    may && name
-                        ? iconButton(
-                              'dots',
-                              `Actions for node ${node.node}`,
-                              (event) => nodeMenu(node, event.currentTarget),
-                              { 'aria-haspopup': 'menu' },
-                          )
-                        : null;
-                const fact = (label, value, title) =>
-                    value === null || value === undefined || value === ''
-                        ? null
-                        : h('div', { title: title ?? '' }, h('dt', null, label), h('dd', null, value));
-                return h(
-                    'article.node',
-                    {
-                        class: `node ${node.healthy ? '' : 'bad'} ${node.node === leader ? 'leads' : ''}`,
-                        'aria-label': `node ${node.node}`,
-                    },
-                    h(
-                        'header',
-                        null,
-                        h('span.dot', { class: `dot ${node.healthy ? 'online' : 'offline'}`, 'aria-hidden': 'true' }),
-                        h('strong', null, `Node ${node.node}`),
-                        h('span.badge', { class: `badge ${node.role === 'leader' ? 'working' : 'idle'}` }, node.role),
-                        node.voter ? null : h('span.chip', null, 'no vote'),
-                        h('span.spacer', null),
-                        menu,
-                    ),
-                    h('p.health', null, node.health),
-                    h(
-                        'dl',
-                        null,
-                        fact('term', node.term === null ? null : count(node.term)),
-                        fact('applied', node.applied === null ? null : count(node.applied)),
-                        fact(
-                            'lag',
-                            node.lag === null ? null : count(node.lag),
-                            'entries that the leader still has to send',
-                        ),
-                        fact('snapshot', node.snapshot === null ? null : count(node.snapshot)),
-                        fact(
-                            'sync',
-                            node.sync_ms === null || node.sync_ms === undefined
-                                ? null
-                                : `${node.sync_ms.toFixed(1)} ms`,
-                            'how long the disk takes',
-                        ),
-                        fact('memory', node.memory_bytes ? bytes(node.memory_bytes) : null),
-                        fact(
-                            'disk free',
-                            node.disk_free_bytes
-                                ? `${bytes(node.disk_free_bytes)} of ${bytes(node.disk_size_bytes)}`
-                                : null,
-                        ),
-                        fact('version', node.version),
-                    ),
-                    node.state_hash
-                        ? h(
-                              'p.hash',
-                              { title: 'equal on all nodes with the same applied index' },
-                              h('span.muted', null, 'state '),
-                              h('code', null, node.state_hash),
-                              differs ? h('strong.wrong', null, ' differs') : null,
-                          )
-                        : null,
-                    node.client_url
-                        ? h(
-                              'p.hash',
-                              null,
-                              h('span.muted', null, 'clients '),
-                              h('a', { href: `${webUrl(node.client_url)}/console#/cluster` }, node.client_url),
-                          )
-                        : null,
-                    h('p.hash', null, h('span.muted', null, 'peers '), h('code', null, node.address || '–')),
-                    (node.certificates ?? []).map((one) =>
+        if (!cluster.nodes.length)
+            fill(nodes, h('p.muted', null, 'This node is not the member of a cluster. Its own figures are below.'));
+        else
+            fill(
+                nodes,
+                cluster.nodes.map((node) => {
+                    const differs = (hashes.get(`${node.applied}`)?.size ?? 0) > 1;
+                    const menu =
+                        may && name
+                            ? iconButton(
+                                  'dots',
+                                  `Actions for node ${node.node}`,
+                                  (event) => nodeMenu(node, event.currentTarget),
+                                  { 'aria-haspopup': 'menu' },
+                              )
+                            : null;
+                    const fact = (label, value, title) =>
+                        value === null || value === undefined || value === ''
+                            ? null
+                            : h('div', { title: title ?? '' }, h('dt', null, label), h('dd', null, value));
+                    return h(
+                        'article.node',
+                        {
+                            class: `node ${node.healthy ? '' : 'bad'} ${node.node === leader ? 'leads' : ''}`,
+                            'aria-label': `node ${node.node}`,
+                        },
                         h(
-                            'p.hash',
+                            'header',
                             null,
-                            h('span.muted', null, `certificate for ${one.port} until `),
-                            date(Date.parse(one.not_after)),
+                            h('span.dot', {
+                                class: `dot ${node.healthy ? 'online' : 'offline'}`,
+                                'aria-hidden': 'true',
+                            }),
+                            h('strong', null, `Node ${node.node}`),
+                            h(
+                                'span.badge',
+                                { class: `badge ${node.role === 'leader' ? 'working' : 'idle'}` },
+                                node.role,
+                            ),
+                            node.voter ? null : h('span.chip', null, 'no vote'),
+                            h('span.spacer', null),
+                            menu,
                         ),
-                    ),
-                    (node.warnings ?? []).map((warning) => h('p.warning', null, warning)),
-                );
-            }),
-        );
+                        node.health === 'ok' ? null : h('p.health', null, node.health),
+                        h(
+                            'dl',
+                            null,
+                            fact('term', node.term === null ? null : count(node.term)),
+                            fact('applied', node.applied === null ? null : count(node.applied)),
+                            fact(
+                                'lag',
+                                node.lag === null ? null : count(node.lag),
+                                'entries that the leader still has to send',
+                            ),
+                            fact('snapshot', node.snapshot === null ? null : count(node.snapshot)),
+                            fact(
+                                'sync',
+                                node.sync_ms === null || node.sync_ms === undefined
+                                    ? null
+                                    : `${node.sync_ms.toFixed(1)} ms`,
+                                'how long the disk takes',
+                            ),
+                            fact('memory', node.memory_bytes ? bytes(node.memory_bytes) : null),
+                            fact(
+                                'disk free',
+                                node.disk_free_bytes ? bytes(node.disk_free_bytes) : null,
+                                `of ${bytes(node.disk_size_bytes ?? 0)}`,
+                            ),
+                            fact('version', node.version),
+                        ),
+                        node.state_hash
+                            ? h(
+                                  'p.hash',
+                                  { title: 'equal on all nodes with the same applied index' },
+                                  h('span.muted', null, 'state '),
+                                  h('code', null, node.state_hash),
+                                  differs ? h('strong.wrong', null, ' differs') : null,
+                              )
+                            : null,
+                        node.client_url
+                            ? h(
+                                  'p.hash',
+                                  null,
+                                  h('span.muted', null, 'clients '),
+                                  h('a', { href: `${webUrl(node.client_url)}/console#/cluster` }, node.client_url),
+                              )
+                            : null,
+                        h('p.hash', null, h('span.muted', null, 'peers '), h('code', null, node.address || '–')),
+                        (node.certificates ?? []).map((one) =>
+                            h(
+                                'p.hash',
+                                null,
+                                h('span.muted', null, `certificate for ${one.port} until `),
+                                date(Date.parse(one.not_after)),
+                            ),
+                        ),
+                        (node.warnings ?? []).map((warning) => h('p.warning', null, warning)),
+                    );
+                }),
+            );
         fill(
             actions,
             may && name

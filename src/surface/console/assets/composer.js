@@ -1,7 +1,7 @@
 // The field below a transcript that appends a message.
 
 import { call, curl } from './api.js';
-import { copy, h, iconButton, toast } from './dom.js';
+import { copy, dialog, h, iconButton, json, toast } from './dom.js';
 
 const HEIGHT_MAX = 200;
 
@@ -49,12 +49,26 @@ export function composer(target, done) {
             send.disabled = false;
         }
     };
+    const showCall = () =>
+        dialog(
+            'session::append',
+            json(body()),
+            h(
+                'footer',
+                null,
+                h(
+                    'button',
+                    { type: 'button', onclick: () => copy(curl('session::append', body()), 'Copied as curl') },
+                    'Copy as curl',
+                ),
+            ),
+        );
     const send = h('button.primary', { type: 'submit', title: 'Ctrl+Enter' }, 'Append');
     const form = h(
         'form.composer',
         { hidden: true, onsubmit: submit },
         input,
-        iconButton('copy', 'Copy as curl', () => copy(curl('session::append', body()), 'Copied as curl')),
+        iconButton('code', 'The exact call', showCall),
         send,
     );
     return form;

@@ -103,9 +103,10 @@ export const date = (/** @type {number} */ ms) => dateFormat.format(ms);
 export const count = (/** @type {number} */ n) => countFormat.format(n);
 export const short = (/** @type {number} */ n) => (n < 10000 ? countFormat.format(n) : shortFormat.format(n));
 
-/** `3 min ago`. The element keeps the exact time as its title. @param {number} ms @returns {HTMLElement} */
-export function ago(ms) {
-    return h('time', { datetime: new Date(ms).toISOString(), title: date(ms), 'data-ms': ms }, agoText(ms));
+/** `3 min ago`. The element keeps the exact time as its title. @param {number} ms @param {string} [what] @returns {HTMLElement} */
+export function ago(ms, what = '') {
+    const title = `${what} ${date(ms)}`.trim();
+    return h('time', { datetime: new Date(ms).toISOString(), title, 'data-ms': ms }, agoText(ms));
 }
 
 function agoText(ms) {

@@ -1,12 +1,14 @@
 // The change feed: a live tail with filters, time travel to the oldest kept event, and the subscribers.
 
-import { ApiError, get, me, stream } from './api.js';
+import { ApiError, get, stream } from './api.js';
 import { setQuery } from './app.js';
-import { clock, count, debounce, fill, h, icon, json, state, toast } from './dom.js';
+import { clock, count, debounce, fill, h, icon, json, loading, perFrame, state, toast } from './dom.js';
 import { excerpt } from './message.js';
 
 const TYPES = ['created', 'message-added', 'message-updated', 'status-changed', 'meta-updated', 'deleted'];
 const ROWS_MAX = 500;
+/** How many events from a place in the past are read before the reader asks for more. */
+const PAGE = 200;
 
 /** @param {URLSearchParams} query @returns {import('./app.js').Page} */
 export function feedPage(query) {
@@ -17,10 +19,13 @@ export function feedPage(query) {
         metadata: query.get('metadata') ?? '',
     };
     let after = query.get('after') ?? undefined;
-    let reader = null;
+    let reader = /** @type {ReturnType<typeof stream>|null} */ (null);
     let paused = false;
+    /** Events that are not drawn yet. @type {any[]} */
     let held = [];
     let total = 0;
+    /** Whether a page of the past is shown, and the stream waits. */
+    let isPage = false;
     let edges = { oldest: '', newest: '' };
 
     const rows = h('div.event-list', { role: 'log', 'aria-label': 'Events', 'aria-live': 'off' });
@@ -74,17 +79,23 @@ export function feedPage(query) {
         'aria-label': 'Position in the feed',
         oninput: () => drawPlace(Number(scrub.value)),
         onchange: () => {
-            const at = Number(scrub.value);
-            after =
-                at >= Number(scrub.max)
-                    ? undefined
-                    : at <= Number(scrub.min)
-                      ? 'oldest'
-                      : `${edges.oldest.split('.').slice(0, 2).join('.')}.${at}.0`;
-            restart();
+            travel(Number(scrub.value));
         },
     });
-    const where = h('span.position', null, 'live');
+    const older = h('button', { type: 'button', onclick: () => travel(Number(scrub.value) - PAGE) }, 'Older');
+    const newer = h(
+        'button',
+        {
+            type: 'button',
+            onclick: () => {
+                after = reader?.position() ?? after;
+                scrub.value = String(indexOf(after));
+                restart();
+            },
+        },
+        'Newer',
+    );
+    const where = h('span.position', { role: 'status' }, 'live');
     const subscribers = h('section.subscribers', { 'aria-label': 'Subscribers' });
     const element = h(
         'div.page.feed',
@@ -110,16 +121,36 @@ export function feedPage(query) {
                 'Live',
             ),
         ),
-        h('div.scrubber', null, h('span.muted', null, 'oldest'), scrub, h('span.muted', null, 'now'), where),
+        h(
+            'div.scrubber',
+            null,
+            h('span.muted', null, 'oldest'),
+            scrub,
+            h('span.muted', null, 'now'),
+            where,
+            older,
+            newer,
+        ),
         rows,
         subscribers,
     );
+
+    /** Goes to a place by its index in the log. @param {number} at */
+    function travel(at) {
+        if (at >= Number(scrub.max)) after = undefined;
+        else if (at <= Number(scrub.min)) after = 'oldest';
+        else after = `${(edges.oldest ?? '').split('.').slice(0, 2).join('.')}.${at}.0`;
+        scrub.value = String(at);
+        restart();
+    }
 
     function restart() {
         reader?.close();
         total = 0;
         held = [];
-        fill(rows, state('Waiting for events', 'What happens appears here.'));
+        isPage = false;
+        newer.hidden = true;
+        fill(rows, after ? loading() : state('Waiting for events', 'What happens appears here.'));
         for (const button of types.children)
             button.setAttribute(
                 'aria-pressed',
@@ -129,17 +160,22 @@ export function feedPage(query) {
         for (const [name, value] of Object.entries({ ...filter, after: after ?? '' }))
             if (value) address.set(name, value);
         setQuery(address);
-        fill(where, after ? `after ${after.split('.').slice(-2).join('.')}` : 'live');
+        fill(where, after === 'oldest' ? 'oldest' : after ? `after ${count(indexOf(after))}` : 'live');
         reader = stream(
             { ...filter, after },
             {
                 event: (event) => {
+                    if (isPage) return;
                     total += 1;
-                    if (paused) {
-                        held.push(event);
-                        if (held.length > ROWS_MAX) held.shift();
-                        drawFigures();
-                    } else draw(event);
+                    held.push(event);
+                    if (held.length > ROWS_MAX) held.shift();
+                    // The past is read page by page, or its beginning would run through the list before anybody saw it.
+                    if (after && total >= PAGE) {
+                        isPage = true;
+                        newer.hidden = false;
+                        reader?.close();
+                    }
+                    drawSoon();
                 },
                 lost: (error) =>
                     fill(
@@ -168,19 +204,34 @@ export function feedPage(query) {
     }
 
     function drawFigures() {
-        fill(figures, `${count(total)} events${paused && held.length ? `, ${count(held.length)} waiting` : ''}`);
+        fill(
+            figures,
+            isPage ? `${count(total)} events from there` : `${count(total)} events`,
+            paused && held.length ? `, ${count(held.length)} waiting` : '',
+        );
     }
+
+    /** Draws what arrived, once per frame: there may be thousands in a second. */
+    const drawSoon = perFrame(() => {
+        drawFigures();
+        if (paused || !held.length) return;
+        rows.querySelector('.state')?.remove();
+        const isAtTop = rows.scrollTop < 40;
+        const before = rows.scrollHeight;
+        rows.prepend(...held.splice(0).map(draw).reverse());
+        while (rows.childElementCount > ROWS_MAX) rows.lastElementChild.remove();
+        if (!isAtTop) rows.scrollTop += rows.scrollHeight - before;
+        drawFigures();
+    });
 
     function toggle() {
         paused = !paused;
         pause.setAttribute('aria-pressed', String(paused));
         pause.textContent = paused ? 'Go on' : 'Pause';
-        if (!paused) held.splice(0).forEach(draw);
+        drawSoon();
     }
 
-    function draw(event) {
-        rows.querySelector('.state')?.remove();
-        const { type, data, id } = event;
+    function draw({ type, data, id }) {
         const name = type.replace('session::', '');
         const row = h(
             'details.event',
@@ -214,27 +265,24 @@ export function feedPage(query) {
                 h('span.position', { title: id }, id.split('.').slice(-2).join('.')),
             ),
         );
-        const atEnd = rows.scrollTop < 40;
-        const before = rows.scrollHeight;
-        rows.prepend(row);
-        while (rows.childElementCount > ROWS_MAX) rows.lastElementChild.remove();
-        if (!atEnd) rows.scrollTop += rows.scrollHeight - before;
-        drawFigures();
+        return row;
     }
 
     function drawPlace(at) {
         fill(where, at >= Number(scrub.max) ? 'live' : `after ${count(at)}`);
     }
 
+    let isFirst = true;
     async function look() {
         try {
             const feed = await get('/v1/feed');
             edges = feed;
-            const index = (position) => Number((position ?? '0.0.0.0').split('.').at(-2));
-            const wasLive = Number(scrub.value) >= Number(scrub.max);
-            scrub.min = String(index(feed.oldest));
-            scrub.max = String(index(feed.newest));
-            if (wasLive && !after) scrub.value = scrub.max;
+            scrub.min = String(indexOf(feed.oldest));
+            scrub.max = String(indexOf(feed.newest));
+            if (!after) scrub.value = scrub.max;
+            else if (isFirst) scrub.value = String(indexOf(after));
+            isFirst = false;
+            older.disabled = Number(scrub.value) <= Number(scrub.min);
             drawSubscribers(feed.subscribers);
         } catch (error) {
             if (error instanceof ApiError && error.status === 403) {
@@ -249,9 +297,14 @@ export function feedPage(query) {
             subscribers.hidden = true;
             return;
         }
+        const heading = h('h2', null, 'Subscribers of this node ', h('span.figures', null, count(all.length)));
+        if (!all.length) {
+            fill(subscribers, heading, h('p.muted', null, 'Nobody listens at this node.'));
+            return;
+        }
         fill(
             subscribers,
-            h('h2', null, 'Subscribers of this node ', h('span.figures', null, count(all.length))),
+            heading,
             h(
                 'div.table-scroll',
                 { tabindex: 0 },
@@ -264,8 +317,8 @@ export function feedPage(query) {
                         h(
                             'tr',
                             null,
-                            ['', 'kind', 'wants', 'bindings', 'lag', 'position'].map((name) =>
-                                h('th', { scope: 'col' }, name),
+                            ['standing', 'kind', 'wants', 'bindings', 'lag', 'position'].map((name) =>
+                                h(/bindings|lag/.test(name) ? 'th.number' : 'th', { scope: 'col' }, name),
                             ),
                         ),
                     ),
@@ -279,10 +332,8 @@ export function feedPage(query) {
                                 h(
                                     'td',
                                     null,
-                                    h(`span.dot.${one.behind ? 'moved' : 'online'}`, {
-                                        title: one.behind ? 'behind' : 'up to date',
-                                    }),
-                                    h('span.sr', null, one.behind ? 'behind' : 'up to date'),
+                                    h(`span.dot.${one.behind ? 'moved' : 'online'}`, { 'aria-hidden': 'true' }),
+                                    one.behind ? ' behind' : ' up to date',
                                 ),
                                 h('td', null, one.kind, one.function_id ? h('code', null, ` ${one.function_id}`) : ''),
                                 h('td', null, one.filter),
@@ -330,6 +381,9 @@ export function feedPage(query) {
     };
 }
 
+/** The index in the log of a position `cluster.group.index.ordinal`. @param {string|null|undefined} position */
+const indexOf = (position) => Number((position ?? '').split('.').at(-2) ?? 0) || 0;
+
 function describe(type, data) {
     switch (type) {
         case 'session::created':
@@ -352,5 +406,3 @@ function describe(type, data) {
             return '';
     }
 }
-
-export const mayRead = () => me()?.may.events;

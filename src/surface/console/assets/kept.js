@@ -1,6 +1,6 @@
 // What only the feed knows, as far back as it is kept: the forks of a session, and the revisions of a message.
 
-import { get, stream } from './api.js';
+import { call, get, stream } from './api.js';
 import { failed } from './app.js';
 import { ago, clock, count, dialog, fill, h, icon, loading, toast } from './dom.js';
 import { drawEntry, textOf } from './message.js';
@@ -25,7 +25,7 @@ export function remember(revisions, entryId, revision, data) {
     if (!data.message) return;
     let known = revisions.get(entryId);
     if (!known) {
-        if (revisions.size >= MESSAGES_MAX) revisions.delete(revisions.keys().next().value);
+        if (revisions.size >= MESSAGES_MAX) revisions.delete([...revisions.keys()][0]);
         revisions.set(entryId, (known = new Map()));
     }
     if (known.size < REVISIONS_MAX && JSON.stringify(data.message).length < CHARACTERS_MAX)
@@ -64,41 +64,67 @@ async function readKept(filter, each) {
 
 /** The sessions that were forked from this one. @param {string} id */
 export async function showForks(id) {
-    const box = dialog('Forks of this session', loading('Reading the kept events…'));
-    const found = [];
-    try {
-        await readKept({ type: 'created' }, ({ data }) => {
-            if (data?.forked_from === id) found.push(data);
-        });
-        box.querySelector('.state')?.remove();
-        box.append(
-            found.length
-                ? h(
-                      'ul.links',
-                      null,
-                      found.map((fork) =>
+    const view = h('div.forks', null, loading('Reading the kept events…'));
+    const box = dialog('Forks of this session', view);
+    /** Forks by their id. */
+    const found = new Map();
+    let isClosed = false;
+    box.addEventListener('close', () => (isClosed = true));
+    const learn = (session) => {
+        if (session?.forked_from === id) found.set(session.session_id, session);
+    };
+    const draw = (below) => fill(view, links(), below);
+    const links = () =>
+        found.size
+            ? h(
+                  'ul.links',
+                  null,
+                  [...found.values()].map((fork) =>
+                      h(
+                          'li',
+                          null,
                           h(
-                              'li',
-                              null,
-                              h(
-                                  'a',
-                                  {
-                                      href: `#/sessions/${encodeURIComponent(fork.session_id)}`,
-                                      onclick: () => box.close(),
-                                  },
-                                  icon('fork'),
-                                  fork.title || fork.session_id,
-                              ),
-                              ' ',
-                              ago(fork.created_at),
+                              'a',
+                              {
+                                  href: `#/sessions/${encodeURIComponent(fork.session_id)}`,
+                                  onclick: () => box.close(),
+                              },
+                              icon('fork'),
+                              fork.title || fork.session_id,
                           ),
+                          ' ',
+                          ago(fork.created_at),
                       ),
-                  )
-                : h('p.muted', null, 'None among the events that this node keeps.'),
-        );
-    } catch (error) {
-        fill(box, failed(error));
-    }
+                  ),
+              )
+            : h('p.muted', null, 'None found so far.');
+    /** Events are kept for a while only. The list of sessions knows all of them. */
+    const searchAll = async () => {
+        let read = 0;
+        let cursor = undefined;
+        do {
+            draw(loading(`Read ${count(read)} sessions…`));
+            const page = await call('session::list', { limit: 500, order: 'created_desc', cursor });
+            page.sessions.forEach(learn);
+            read += page.sessions.length;
+            cursor = page.next_cursor;
+        } while (cursor && !isClosed);
+        draw(h('p.muted', null, `All ${count(read)} sessions were read.`));
+    };
+    const guarded = async (work) => {
+        try {
+            await work();
+        } catch (error) {
+            fill(view, failed(error));
+        }
+    };
+    await guarded(async () => {
+        await readKept({ type: 'created' }, ({ data }) => learn(data));
+        draw([
+            h('p.muted', null, 'These are in the events that are kept. Older forks are in the list of all sessions.'),
+            h('button', { type: 'button', onclick: () => guarded(searchAll) }, 'Search all sessions'),
+        ]);
+    });
 }
 
 /**

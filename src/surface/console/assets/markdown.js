@@ -104,7 +104,8 @@ function run(lines, from, belongs) {
 function list(lines) {
     const first = /^(\s*)([-*+]|(\d+)[.)])\s+/.exec(lines[0]);
     const ordered = Boolean(first?.[3]);
-    const box = h(ordered ? 'ol' : 'ul', ordered && first[3] !== '1' ? { start: Number(first[3]) } : null);
+    const start = first?.[3] ?? '1';
+    const box = h(ordered ? 'ol' : 'ul', ordered && start !== '1' ? { start: Number(start) } : null);
     const indent = first?.[1].length ?? 0;
     for (let at = 0; at < lines.length;) {
         const item = /^(\s*)(?:[-*+]|\d+[.)])\s+(.*)$/.exec(lines[at]);

@@ -9,7 +9,8 @@ const HEIGHT = 84;
 export function plot(title, times, lines, unit = '', now) {
     const all = lines.flatMap((line) => line.values).filter((value) => value !== null);
     const top = nice(Math.max(...all, 0));
-    const [begin, end] = [Math.min(times[0], times.at(-1) - 60000), times.at(-1)];
+    const end = times[times.length - 1];
+    const begin = Math.min(times[0], end - 60000);
     const x = (time) => ((time - begin) / Math.max(1, end - begin)) * WIDTH;
     const y = (value) => HEIGHT - 4 - (value / top) * (HEIGHT - 14);
     const path = (values) => {
@@ -36,7 +37,7 @@ export function plot(title, times, lines, unit = '', now) {
     return h(
         'figure.plot',
         null,
-        h('figcaption', null, h('span', null, title), h('strong', null, now ?? `${latest}${unit ? ` ${unit}` : ''}`)),
+        h('figcaption', null, h('span', null, title), h('strong', null, now ?? values(lines, unit))),
         s(
             'svg',
             { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: 'img', 'aria-label': words, preserveAspectRatio: 'none' },
@@ -54,10 +55,18 @@ export function plot(title, times, lines, unit = '', now) {
             'div.axis',
             { 'aria-hidden': 'true' },
             h('span', null, clock(begin)),
-            h('span', null, `max ${format(top)}${unit ? ` ${unit}` : ''}`),
+            h('span', null, `0 to ${format(top)}${unit ? ` ${unit}` : ''}`),
             h('span', null, clock(end)),
         ),
     );
+}
+
+/** The last value of each line, in its colour. */
+function values(lines, unit) {
+    const last = (line) => format(line.values.findLast((value) => value !== null));
+    if (lines.length === 1) return `${last(lines[0])}${unit ? ` ${unit}` : ''}`;
+    const named = lines.map((line, at) => [at ? ' · ' : '', h(`span.key-${at}`, null, `${line.name} ${last(line)}`)]);
+    return [named, unit ? ` ${unit}` : ''];
 }
 
 function nice(value) {

@@ -4,8 +4,8 @@ import { get, here, me, raw } from './api.js';
 import { failed } from './app.js';
 import { copy, debounce, fill, h, icon, json, loading } from './dom.js';
 
-/** @param {URLSearchParams} query @param {string} wanted @returns {import('./app.js').Page} */
-export function referencePage(query, wanted) {
+/** @param {URLSearchParams} _query @param {string} wanted @returns {import('./app.js').Page} */
+export function referencePage(_query, wanted) {
     const list = h('nav.operations', { 'aria-label': 'Operations' }, loading());
     const detail = h('div.operation', null);
     const words = h('input', {
@@ -14,7 +14,8 @@ export function referencePage(query, wanted) {
         'aria-label': 'Find an operation',
         oninput: debounce(() => drawList(), 100),
     });
-    let document_ = null;
+    let document_ = /** @type {any} */ (null);
+    /** @type {{path: string, method: string, operation: any}[]} */
     let operations = [];
     let current = '';
     const element = h(
@@ -90,12 +91,13 @@ export function referencePage(query, wanted) {
         drawList();
         const schema = operation.requestBody?.content?.['application/json']?.schema;
         const answer = operation.responses['200']?.content?.['application/json']?.schema;
+        const first = JSON.stringify(example(schema), null, 2) ?? '';
         const body = schema
             ? h('textarea.code', {
-                  rows: 9,
+                  rows: Math.max(4, Math.min(18, first.split('\n').length + 1)),
                   spellcheck: 'false',
                   'aria-label': 'Body',
-                  '.value': JSON.stringify(example(schema), null, 2),
+                  '.value': first,
               })
             : null;
         const inputs = (operation.parameters ?? []).map((parameter) => [
@@ -190,7 +192,7 @@ export function referencePage(query, wanted) {
         if (schema === true || !schema) return h('span.type', null, 'anything');
         const choices = schema.oneOf ?? schema.anyOf;
         if (schema.allOf?.length === 1) return shape(schema.allOf[0], depth);
-        if (choices)
+        if (choices && !schema.properties)
             return h(
                 'div.choices',
                 null,
@@ -201,7 +203,8 @@ export function referencePage(query, wanted) {
                 ),
             );
         if (schema.properties && depth < 5) {
-            return h(
+            const alone = oneOf(schema).join(', ');
+            const list = h(
                 'dl.shape',
                 null,
                 Object.entries(schema.properties).map(([name, inner]) => {
@@ -230,9 +233,14 @@ export function referencePage(query, wanted) {
                     ];
                 }),
             );
+            return alone ? h('div', null, h('p.muted', null, `Exactly one of ${alone}.`), list) : list;
         }
         return h('span.type', null, typeName(schema), schema.enum ? `: ${schema.enum.join(', ')}` : '');
     }
+
+    /** The fields of which a request has exactly one. @returns {string[]} */
+    const oneOf = (schema) =>
+        schema.properties ? (schema.oneOf ?? []).flatMap((choice) => choice.required ?? []) : [];
 
     function typeName(schema) {
         if (schema === true || !schema) return 'anything';
@@ -254,14 +262,16 @@ export function referencePage(query, wanted) {
         if (schema.const !== undefined) return schema.const;
         if (schema.enum) return schema.enum[0];
         if (schema.allOf) return example(schema.allOf[0], depth);
-        if (schema.oneOf ?? schema.anyOf) return example((schema.oneOf ?? schema.anyOf)[0], depth);
         const type = [schema.type].flat()[0];
-        if (schema.properties)
+        if (schema.properties) {
+            const wanted = [...(schema.required ?? []), ...oneOf(schema).slice(0, 1)];
             return Object.fromEntries(
                 Object.entries(schema.properties)
-                    .filter(([name]) => (schema.required ?? []).includes(name) || (depth === 0 && name === 'message'))
+                    .filter(([name]) => wanted.includes(name))
                     .map(([name, inner]) => [name, name === 'timestamp' ? Date.now() : example(inner, depth + 1)]),
             );
+        }
+        if (schema.oneOf ?? schema.anyOf) return example((schema.oneOf ?? schema.anyOf)[0], depth);
         if (type === 'array') return schema.items ? [example(schema.items, depth + 1)] : [];
         return { string: '', integer: 0, number: 0, boolean: false, object: {}, null: null }[type] ?? null;
     }

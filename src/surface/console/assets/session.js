@@ -30,31 +30,37 @@ import { compareBranches } from './compare.js';
 import { composer } from './composer.js';
 import { remember, showForks, showRevisions } from './kept.js';
 import { popup } from './popup.js';
+import { drawRun, runAt } from './runs.js';
 
 const WINDOW = 50;
 /** A session with more messages loads its tree only when the reader asks for it. */
 const TREE_MAX = 5000;
+/** Branches in the list. */
+const BRANCHES_MAX = 500;
 /** A message counts as streaming for this long after its last update. */
 const STREAMS_MS = 4000;
 
 /** @param {URLSearchParams} query @param {string} id @returns {import('./app.js').Page} */
 export function sessionPage(query, id) {
-    let meta = null;
-    let leaf = query.get('leaf') ?? undefined;
-    let activeLeaf = undefined;
+    let meta = /** @type {any} */ (null);
+    let leaf = /** @type {string|undefined} */ (query.get('leaf') ?? undefined);
+    let activeLeaf = /** @type {string|undefined} */ (undefined);
     let isReady = false;
     let raw = false;
     let current = -1;
     let closed = false;
     const tree = new Tree();
     const open = new Set();
+    /** The entries of runs that the reader opened. @type {Set<string>} */
+    const openedRuns = new Set();
     /** Calls and results by the id of the call. @type {Map<string, {call?: string, result?: any}>} */
     const calls = new Map();
     /** When messages were last updated. @type {Map<string, number>} */
     const updated = new Map();
     /** Revisions that were seen while the page is open. @type {Map<string, Map<number, any>>} */
     const revisions = new Map();
-    let early = [];
+    /** Events that arrived before the transcript. @type {any[]} */
+    const early = [];
 
     const head = h('div.session-head', null);
     const notice = h('div.notice', { role: 'status', hidden: true });
@@ -102,8 +108,29 @@ export function sessionPage(query, id) {
     );
 
     function draw(entry, index) {
+        const run = raw ? null : runAt((place) => transcript.at(place), index, transcript.length, openedRuns);
+        const element =
+            run && run.first === index
+                ? drawRun(run.entries, () => openRun(run.entries))
+                : run
+                  ? h('article.entry.folded', { 'aria-hidden': 'true', 'data-entry': entry.id })
+                  : drawOne(entry);
+        element.setAttribute('aria-posinset', String(index + 1));
+        element.setAttribute('aria-setsize', String(transcript.length));
+        element.addEventListener('focusin', () => select(index, false));
+        if (index === current) element.classList.add('current');
+        return element;
+    }
+
+    function openRun(entries) {
+        for (const entry of entries) openedRuns.add(entry.id);
+        transcript.sticks = false;
+        transcript.redrawAll();
+    }
+
+    function drawOne(entry) {
         const siblings = tree.siblings(entry.id);
-        const element = drawEntry(entry, {
+        return drawEntry(entry, {
             result: (callId) => calls.get(callId)?.result,
             hasCall: (callId) => transcript.indexOf(calls.get(callId)?.call ?? '') !== undefined,
             branch:
@@ -115,11 +142,6 @@ export function sessionPage(query, id) {
             open,
             menu,
         });
-        element.setAttribute('aria-posinset', String(index + 1));
-        element.setAttribute('aria-setsize', String(transcript.length));
-        element.addEventListener('focusin', () => select(index, false));
-        if (index === current) element.classList.add('current');
-        return element;
     }
 
     /** Remembers which entry asks and which answers. */
@@ -195,8 +217,9 @@ export function sessionPage(query, id) {
     function drawHead() {
         if (!meta) return;
         const loaded = [...transcript.chunks.values()].flat().filter(Boolean);
-        const { tokens, cost } = sumUsage(loaded);
-        const partly = loaded.length < transcript.length ? '+' : '';
+        // The tree knows all branches; without it, only what was read is summed.
+        const { tokens, cost } = tree.complete ? tree : sumUsage(loaded);
+        const partly = tree.complete || loaded.length >= transcript.length ? '' : '+';
         const may = me()?.may.write;
         const branches = tree.leaves().length;
         fill(
@@ -233,7 +256,7 @@ export function sessionPage(query, id) {
                 tokens
                     ? h(
                           'span',
-                          { title: partly ? 'of the entries that were read' : 'summed from usage' },
+                          { title: partly ? 'of the entries that were read' : 'summed from the usage of all branches' },
                           `${short(tokens)}${partly} tokens${cost ? ` · ${money(cost)}${partly}` : ''}`,
                       )
                     : null,
@@ -339,6 +362,7 @@ export function sessionPage(query, id) {
         return reload();
     }
 
+    /** @param {string} [keep] */
     async function reload(keep) {
         try {
             const window = await call('session::path', { session_id: id, from_entry_id: leaf, limit: WINDOW });
@@ -425,50 +449,35 @@ export function sessionPage(query, id) {
             h(
                 'div.branch-tree',
                 { role: 'list' },
-                tree.outline().map(({ id: end, depth, length, when, role }) =>
+                tree.outline(BRANCHES_MAX).map(({ id: end, depth, length, when, role }) =>
                     h(
-                        'button.branch',
-                        {
-                            type: 'button',
-                            role: 'listitem',
-                            'aria-current': end === shownLeaf ? 'true' : null,
-                            'data-depth': Math.min(depth, 8),
-                            onclick: () => setLeaf(end),
-                        },
-                        h('span.branch-line', null, '└ '.repeat(depth > 0 ? 1 : 0)),
+                        'div.branch-row',
+                        { role: 'listitem', 'data-depth': Math.min(depth, 3) },
                         h(
-                            'span',
-                            { title: `begins with ${role ?? 'a custom entry'}` },
-                            `${count(length)} ${length === 1 ? 'entry' : 'entries'}`,
+                            'button.branch',
+                            {
+                                type: 'button',
+                                'aria-current': end === shownLeaf ? 'true' : null,
+                                onclick: () => setLeaf(end),
+                            },
+                            h('span.branch-line', { 'aria-hidden': 'true' }, '└ '.repeat(depth > 0 ? 1 : 0)),
+                            h(
+                                'span',
+                                { title: `begins with ${role ?? 'a custom entry'}` },
+                                `${count(length)} ${length === 1 ? 'entry' : 'entries'}`,
+                            ),
+                            h('span.muted', null, clock(when)),
+                            end === activeLeaf ? h('span.badge.done', null, 'active') : null,
                         ),
-                        h('span.muted', null, clock(when)),
-                        end === activeLeaf ? h('span.badge.done', null, 'active') : null,
                         end !== shownLeaf && shownLeaf
-                            ? h(
-                                  'span.compare',
-                                  {
-                                      role: 'button',
-                                      tabindex: 0,
-                                      title: 'Compare with the one shown',
-                                      onclick: (event) => {
-                                          event.stopPropagation();
-                                          compare(end);
-                                      },
-                                      onkeydown: (event) => {
-                                          if (event.key === 'Enter') {
-                                              event.stopPropagation();
-                                              event.preventDefault();
-                                              compare(end);
-                                          }
-                                      },
-                                  },
-                                  icon('columns'),
-                                  h('span.sr', null, 'Compare'),
-                              )
+                            ? iconButton('columns', 'Compare with the one shown', () => compare(end))
                             : null,
                     ),
                 ),
             ),
+            leaves.length > BRANCHES_MAX
+                ? h('p.muted', null, `The first ${count(BRANCHES_MAX)} of ${count(leaves.length)} branches.`)
+                : null,
             leaves.length < 2 && tree.complete
                 ? h('p.muted', null, 'One branch only. Append with another parent to make a second one.')
                 : null,
@@ -476,7 +485,7 @@ export function sessionPage(query, id) {
     }
 
     async function compare(otherLeaf) {
-        const left = leaf && otherLeaf === leaf ? activeLeaf : (leaf ?? activeLeaf);
+        const left = (leaf && otherLeaf === leaf ? activeLeaf : (leaf ?? activeLeaf)) ?? otherLeaf;
         if (!tree.complete) await loadTree();
         const shown = (has) => ({
             result: (callId) => calls.get(callId)?.result,
@@ -531,7 +540,8 @@ export function sessionPage(query, id) {
         if (transcript.indexOf(entry.id) !== undefined) return;
         const isEnd = !leaf && (entry.parent_id ?? undefined) === (transcript.length ? activeLeaf : undefined);
         const hadBranches = tree.siblings(entry.parent_id ?? '').length;
-        tree.add({ id: entry.id, parent_id: entry.parent_id, timestamp: entry.timestamp, role: data.message?.role });
+        const { role, usage } = data.message ?? {};
+        tree.add({ id: entry.id, parent_id: entry.parent_id, timestamp: entry.timestamp, role, usage });
         learn(entry);
         remember(revisions, entry.id, 0, data);
         activeLeaf = entry.id;
@@ -543,10 +553,18 @@ export function sessionPage(query, id) {
             if (!transcript.scroller.isConnected) fill(stage, transcript.scroller);
             transcript.append(entry);
             if (entry.message?.role === 'function_result') redrawCall(entry.message.function_call_id);
+            redrawRun();
         } else if (!leaf) reload();
         drawHead();
         if (!isEnd || hadBranches > 1) drawPanel();
         drawNotice();
+    }
+
+    /** A new step may fold the steps before it. */
+    function redrawRun() {
+        const { length } = transcript;
+        const run = runAt((place) => transcript.at(place), length - 3, length, openedRuns);
+        if (run) for (let index = run.first; index < length; index += 1) transcript.redraw(index);
     }
 
     function redrawCall(callId) {
@@ -617,6 +635,11 @@ export function sessionPage(query, id) {
 
     function toggleFolds() {
         const element = transcript.elements.get(current);
+        const run = /** @type {HTMLElement|null|undefined} */ (element?.querySelector('.run-open'));
+        if (run) {
+            run.click();
+            return;
+        }
         const folds = /** @type {HTMLDetailsElement[]} */ ([...(element ?? stage).querySelectorAll('details')]);
         const isOpen = folds.some((fold) => !fold.open);
         for (const fold of folds) fold.open = isOpen;
@@ -696,7 +719,6 @@ export function sessionPage(query, id) {
             clearTimeout(giveUp);
             live?.close();
             transcript.close();
-            document.title = 'session-manager';
         },
     };
 }

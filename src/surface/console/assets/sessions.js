@@ -11,6 +11,11 @@ const PAGE = 50;
 const SEARCH_PAGE = 500;
 const SEARCH_PAGES = 10;
 const STATUSES = ['idle', 'working', 'done', 'error'];
+/** The entries that a summary reads, and the characters of each text that it gets. */
+const SUMMARY_ENTRIES = 100;
+const SUMMARY_CHARACTERS = 200;
+/** How far outside of the screen rows are elements. */
+const NEAR = '1500px 0px';
 /** What the end of a session says, by its id and the time of its last change. */
 const summaries = new Map();
 const SUMMARIES_MAX = 2000;
@@ -18,15 +23,20 @@ const SUMMARIES_MAX = 2000;
 /** @param {URLSearchParams} query @returns {import('./app.js').Page} */
 export function sessionsPage(query) {
     const filter = read(query);
-    /** @type {Map<string, {meta: any, row: HTMLElement}>} */
+    /**
+     * Every row that was read. A block of rows far from the screen is an empty space of the same height.
+     * @type {Map<string, {meta: any, row: HTMLElement|null, block: HTMLElement}>}
+     */
     const rows = new Map();
+    /** The sessions of each block, in order. @type {Map<Element, string[]>} */
+    const blocks = new Map();
     let cursor = undefined;
     let done = false;
     let turn = 0;
     let searched = 0;
     let busy = false;
 
-    const list = h('div.session-list', { role: 'list', 'aria-label': 'Sessions' });
+    const list = h('div.session-list', null);
     const foot = h('div.foot', null);
     const figures = h('span.figures', { role: 'status' });
     const words = h('input', {
@@ -115,22 +125,51 @@ export function sessionsPage(query) {
         foot,
     );
 
-    const seen = new IntersectionObserver(
-        (entries) => {
-            for (const entry of entries)
-                if (entry.isIntersecting) {
-                    seen.unobserve(entry.target);
-                    summarise(/** @type {HTMLElement} */ (entry.target));
-                }
-        },
-        { rootMargin: '200px' },
-    );
-    const end = new IntersectionObserver(
-        (entries) => {
-            if (entries.some((entry) => entry.isIntersecting)) more();
-        },
-        { rootMargin: '600px' },
-    );
+    const root = document.getElementById('main');
+    const watch = (work, rootMargin) =>
+        new IntersectionObserver((entries) => entries.forEach((entry) => work(entry)), { root, rootMargin });
+    const seen = watch((entry) => {
+        if (!entry.isIntersecting) return;
+        seen.unobserve(entry.target);
+        summarise(/** @type {HTMLElement} */ (entry.target));
+    }, '200px 0px');
+    const near = watch((entry) => {
+        const block = /** @type {HTMLElement} */ (entry.target);
+        if (entry.isIntersecting) unfold(block);
+        else if (!block.contains(document.activeElement)) foldUp(block);
+    }, NEAR);
+    const end = watch((entry) => {
+        if (entry.isIntersecting) more();
+    }, '600px 0px');
+
+    function newBlock() {
+        const block = h('div.block', { role: 'list', 'aria-label': 'Sessions' });
+        blocks.set(block, []);
+        list.append(block);
+        near.observe(block);
+        return block;
+    }
+
+    /** Replaces the rows of a block by space. */
+    function foldUp(block) {
+        if (!block.firstChild) return;
+        block.style.height = `${block.offsetHeight}px`;
+        for (const id of blocks.get(block) ?? []) {
+            const known = rows.get(id);
+            if (known?.row) seen.unobserve(known.row);
+            if (known) known.row = null;
+        }
+        fill(block);
+    }
+
+    function unfold(block) {
+        if (!block.style.height) return;
+        block.style.height = '';
+        for (const id of blocks.get(block) ?? []) {
+            const known = rows.get(id);
+            if (known) block.append((known.row = draw(known.meta)));
+        }
+    }
 
     function drawFilter() {
         for (const button of status.children)
@@ -177,6 +216,9 @@ export function sessionsPage(query) {
     function restart() {
         turn += 1;
         rows.clear();
+        blocks.clear();
+        near.disconnect();
+        seen.disconnect();
         cursor = undefined;
         done = false;
         busy = false;
@@ -215,11 +257,12 @@ export function sessionsPage(query) {
                 cursor = page.next_cursor;
                 done = !cursor;
                 searched += page.sessions.length;
-                for (const meta of page.sessions)
-                    if (matches(meta) && !rows.has(meta.session_id)) {
-                        found += 1;
-                        place(meta, null);
-                    }
+                const fresh = page.sessions.filter((meta) => matches(meta) && !rows.has(meta.session_id));
+                if (fresh.length) {
+                    const block = newBlock();
+                    for (const meta of fresh) put(meta, block, false);
+                }
+                found += fresh.length;
             }
             drawFoot();
         } catch (error) {
@@ -257,35 +300,67 @@ export function sessionsPage(query) {
         }
     }
 
-    /** Puts a session into the list: at the end, or before another row. */
-    function place(meta, before) {
-        const known = rows.get(meta.session_id);
-        const row = draw(meta, known?.row);
-        rows.set(meta.session_id, { meta, row });
-        if (before) before.before(row);
-        else if (!known) list.append(row);
-        seen.observe(row);
+    /** Puts a session into a block: at its beginning, or at its end. */
+    function put(meta, block, isFirst) {
+        const row = draw(meta);
+        const ids = blocks.get(block) ?? [];
+        if (isFirst) ids.unshift(meta.session_id);
+        else ids.push(meta.session_id);
+        rows.set(meta.session_id, { meta, row, block });
+        block[isFirst ? 'prepend' : 'append'](row);
         return row;
     }
 
-    function draw(meta, old) {
-        const row = h('a.session-row', {
-            href: `#/sessions/${encodeURIComponent(meta.session_id)}`,
-            role: 'listitem',
-            'data-id': meta.session_id,
-        });
-        fill(
-            row,
+    /** Draws a session again where it is. */
+    function renew(meta) {
+        const known = rows.get(meta.session_id);
+        if (!known) return null;
+        known.meta = meta;
+        if (!known.row) return null;
+        const old = known.row;
+        const row = (known.row = draw(meta));
+        const hadFocus = old.contains(document.activeElement);
+        old.replaceWith(row);
+        if (hadFocus) row.querySelector('a.open')?.focus();
+        return row;
+    }
+
+    function take(id) {
+        const known = rows.get(id);
+        if (!known) return false;
+        known.row?.remove();
+        const ids = blocks.get(known.block) ?? [];
+        ids.splice(ids.indexOf(id), 1);
+        return rows.delete(id);
+    }
+
+    function draw(meta) {
+        const row = h(
+            'div.session-row',
+            { role: 'listitem', 'data-id': meta.session_id },
             h(
-                'span.cell.title',
+                'div.cell.title',
                 null,
-                h('span.name', { dir: 'auto' }, meta.title || h('span.muted', null, 'Untitled')),
-                meta.forked_from ? h('span.fork', { title: `forked from ${meta.forked_from}` }, icon('fork')) : null,
+                h(
+                    'a.open',
+                    { href: `#/sessions/${encodeURIComponent(meta.session_id)}`, dir: 'auto' },
+                    meta.title || h('span.muted', null, 'Untitled'),
+                ),
+                meta.forked_from
+                    ? h(
+                          'a.fork',
+                          {
+                              href: `#/sessions/${encodeURIComponent(meta.forked_from)}`,
+                              'aria-label': `forked from ${meta.forked_from}`,
+                              title: `forked from ${meta.forked_from}`,
+                          },
+                          icon('fork'),
+                      )
+                    : null,
             ),
-            h('span.cell.status', null, badge(meta)),
-            h('span.cell.last', { dir: 'auto' }, h('span.skeleton', { 'aria-hidden': 'true' })),
+            h('div.cell.last', { dir: 'auto' }, h('span.skeleton', { 'aria-hidden': 'true' })),
             h(
-                'span.cell.meta',
+                'div.cell.meta',
                 null,
                 metadataChips(
                     meta.metadata,
@@ -293,22 +368,17 @@ export function sessionsPage(query) {
                         filter.metadata[key] = value;
                         restart();
                     },
-                    2,
+                    3,
                 ),
             ),
-            h('span.cell.number', { title: 'messages' }, count(meta.message_count), h('small', null, ' msg')),
-            h('span.cell.number.tokens', null, ''),
-            h('span.cell.number.cost', null, ''),
-            h(
-                'span.cell.time',
-                { title: `created ${new Date(meta.created_at).toLocaleString()}` },
-                ago(meta.updated_at),
-            ),
+            h('div.cell.status', null, badge(meta)),
+            h('div.cell.number.messages', null, count(meta.message_count), h('small', null, ' msg')),
+            h('div.cell.number.tokens', null, ''),
+            h('div.cell.number.cost', null, ''),
+            h('div.cell.time.updated', null, ago(meta.updated_at, 'changed')),
+            h('div.cell.time.created', null, 'created ', ago(meta.created_at, 'created')),
         );
-        if (old) {
-            if (document.activeElement === old) queueMicrotask(() => row.focus());
-            old.replaceWith(row);
-        }
+        seen.observe(row);
         return row;
     }
 
@@ -321,10 +391,11 @@ export function sessionsPage(query) {
             if (summaries.size > SUMMARIES_MAX) summaries.delete(summaries.keys().next().value);
             summaries.set(
                 key,
-                take(async () => {
+                inTurn(async () => {
                     const window = await call('session::path', {
                         session_id: meta.session_id,
-                        limit: Math.min(40, meta.message_count + 8),
+                        limit: Math.min(SUMMARY_ENTRIES, meta.message_count + 8),
+                        strings_max: SUMMARY_CHARACTERS,
                     });
                     const messages = window.entries.filter((entry) => entry.kind === 'message');
                     return {
@@ -350,7 +421,8 @@ export function sessionsPage(query) {
                 found.tokens ? [short(found.tokens), more, h('small', null, ' tok')] : '',
             );
             fill(row.querySelector('.cost'), found.cost ? money(found.cost) + more : '');
-            if (!found.whole) row.querySelector('.tokens').setAttribute('title', 'of the last 40 entries');
+            if (!found.whole)
+                row.querySelector('.tokens').setAttribute('title', `of the last ${SUMMARY_ENTRIES} entries`);
         } catch {
             summaries.delete(key);
             fill(row.querySelector('.last'), '');
@@ -371,22 +443,25 @@ export function sessionsPage(query) {
                         remove(id);
                         return;
                     }
-                    const top = list.querySelector('.session-row');
-                    if (!top) {
+                    if (!rows.size) {
                         fill(list);
-                        place(found.meta, null);
+                        put(found.meta, newBlock(), true);
                         drawFoot();
                         return;
                     }
                     const isNew = !rows.has(id);
                     const leads = filter.order === 'updated_desc' || (filter.order === 'created_desc' && isNew);
                     if (!leads && isNew) return;
-                    const hold = list.contains(document.activeElement) || list.matches(':hover');
-                    const row = place(
-                        found.meta,
-                        leads && !(hold && !isNew) && top.getAttribute('data-id') !== id ? top : null,
-                    );
-                    row.classList.add('fresh');
+                    // A row that the reader points at stays where it is.
+                    const stays =
+                        !leads || (!isNew && (list.contains(document.activeElement) || list.matches(':hover')));
+                    const top = /** @type {HTMLElement} */ (list.firstElementChild);
+                    if (stays || blocks.get(top)?.[0] === id) renew(found.meta)?.classList.add('fresh');
+                    else {
+                        take(id);
+                        unfold(top);
+                        put(found.meta, top, true).classList.add('fresh');
+                    }
                     fill(figures, `${count(rows.size)}${done ? '' : '+'}`);
                 } catch {
                     /* the next event tells */
@@ -395,8 +470,7 @@ export function sessionsPage(query) {
         );
     }
     function remove(id) {
-        rows.get(id)?.row.remove();
-        if (rows.delete(id)) drawFoot();
+        if (take(id)) drawFoot();
     }
     const live = me()?.may.events
         ? stream(
@@ -406,18 +480,21 @@ export function sessionsPage(query) {
                       if (type === 'session::deleted') remove(data.session_id);
                       else if (data?.session_id && (!document.hidden || type === 'session::created'))
                           changed(data.session_id);
+                      else if (type === 'compacted') restart();
                   },
+                  lost: (error) => (error.status === 410 ? restart() : fill(figures, error.message)),
               },
           )
         : null;
 
     restart();
     const step = (by) => {
-        const all = [...list.querySelectorAll('.session-row')];
-        const at = all.indexOf(/** @type {Element} */ (document.activeElement));
+        const all = [...list.querySelectorAll('a.open')];
+        const focused = document.activeElement?.closest('.session-row')?.querySelector('a.open');
+        const at = focused ? all.indexOf(focused) : -1;
         const next = /** @type {HTMLElement|undefined} */ (all[Math.min(all.length - 1, Math.max(0, at + by))]);
-        next?.focus();
-        next?.scrollIntoView({ block: 'nearest' });
+        next?.focus({ preventScroll: true });
+        next?.closest('.session-row')?.scrollIntoView({ block: 'nearest' });
     };
     return {
         element,
@@ -469,8 +546,8 @@ export function sessionsPage(query) {
         close: () => {
             turn += 1;
             live?.close();
-            seen.disconnect();
-            end.disconnect();
+            for (const observer of [seen, near, end]) observer.disconnect();
+            refresh.forEach(clearTimeout);
         },
     };
 }
@@ -544,7 +621,7 @@ export function metadataChips(metadata, pick, most = 8) {
 // Some summaries at a time: the list must not crowd out the calls of others.
 let running = 0;
 const waiting = [];
-async function take(work) {
+async function inTurn(work) {
     while (running >= 4) await new Promise((go) => waiting.push(go));
     running += 1;
     try {

@@ -8,8 +8,9 @@ const ABOVE = 20;
 const BELOW = 30;
 /** A new window is drawn when the reader comes this close to its edge. */
 const EDGE = 400;
-/** How high an entry is until it was seen. */
+/** How high an entry is until it was seen, and how high all of them together may be: browsers limit it. */
 const GUESS = 120;
+const HEIGHT_MAX = 15000000;
 /** Chunks that are kept in memory. */
 const CHUNKS_MAX = 200;
 
@@ -34,6 +35,8 @@ export class Transcript {
         this.first = 0;
         this.last = 0;
         this.sticks = true;
+        /** Where the reader was at the last scroll. */
+        this.top = 0;
         this.turn = 0;
         this.above = h('div.space', null);
         this.below = h('div.space', null);
@@ -129,7 +132,10 @@ export class Transcript {
 
     scrolled() {
         const { scrollTop, scrollHeight, clientHeight } = this.scroller;
-        this.sticks = scrollHeight - scrollTop - clientHeight < 40 && this.last >= this.length;
+        const isAtEnd = scrollHeight - scrollTop - clientHeight < 40 && this.last >= this.length;
+        // Content that grew is no reason to let go of the end; only a reader who scrolls up is.
+        if (isAtEnd || scrollTop < this.top - 2) this.sticks = isAtEnd;
+        this.top = scrollTop;
         const begin = this.box.offsetTop;
         const end = begin + this.box.offsetHeight;
         const needsAbove = this.first > 0 && scrollTop < begin + EDGE;
@@ -161,18 +167,22 @@ export class Transcript {
         let before = this.box.firstElementChild;
         const missing = new Set();
         for (let at = first; at < last; at += 1) {
-            let element = this.elements.get(at);
+            const known = this.elements.get(at);
             const entry = this.at(at);
             if (!entry) missing.add(Math.floor(at / CHUNK));
-            if (!element) {
-                element = entry
-                    ? this.draw(entry, at)
-                    : h('article.entry.pending', { 'aria-busy': 'true' }, h('span.skeleton', null));
-                this.elements.set(at, element);
-                this.box.insertBefore(element, before);
-            } else {
-                before = element.nextElementSibling;
+            if (known) {
+                before = known.nextElementSibling;
+                continue;
             }
+            const element = entry
+                ? this.draw(entry, at)
+                : h(
+                      'article.entry.pending',
+                      { 'aria-busy': 'true', 'aria-label': 'Loading' },
+                      h('span.skeleton', null),
+                  );
+            this.elements.set(at, element);
+            this.box.insertBefore(element, before);
         }
         this.first = first;
         this.last = last;
@@ -201,8 +211,9 @@ export class Transcript {
                 first += entries.length;
             }
             const { index, offset } = this.anchor();
-            for (let at = Math.max(this.first, chunk * CHUNK); at < Math.min(this.last, (chunk + 1) * CHUNK); at += 1)
-                this.redraw(at);
+            // Entries beside the chunk may belong to a run of steps that goes on in it.
+            const [from, to] = [chunk * CHUNK - ABOVE, (chunk + 1) * CHUNK + BELOW];
+            for (let at = Math.max(this.first, from); at < Math.min(this.last, to); at += 1) this.redraw(at);
             this.space();
             const anchor = this.elements.get(index);
             if (anchor && !this.sticks) this.scroller.scrollTop = anchor.offsetTop - offset;
@@ -232,14 +243,15 @@ export class Transcript {
     /** The space that stands for what is no element. */
     space() {
         this.measure();
-        let above = this.first * GUESS;
-        let below = (this.length - this.last) * GUESS;
+        const guess = Math.min(GUESS, HEIGHT_MAX / Math.max(1, this.length));
+        let above = this.first * guess;
+        let below = (this.length - this.last) * guess;
         for (const [index, height] of this.heights) {
-            if (index < this.first) above += height - GUESS;
-            else if (index >= this.last && index < this.length) below += height - GUESS;
+            if (index < this.first) above += height - guess;
+            else if (index >= this.last && index < this.length) below += height - guess;
         }
-        this.above.style.height = `${Math.max(0, above)}px`;
-        this.below.style.height = `${Math.max(0, below)}px`;
+        this.above.style.height = `${Math.min(HEIGHT_MAX, Math.max(0, above))}px`;
+        this.below.style.height = `${Math.min(HEIGHT_MAX, Math.max(0, below))}px`;
     }
 
     toEnd() {

@@ -7,17 +7,30 @@ export class Tree {
         /** @type {Map<string, string[]>} */
         this.children = new Map();
         this.complete = false;
+        /** Of all branches together. */
+        this.tokens = 0;
+        this.cost = 0;
     }
 
-    /** @param {{id: string, parent_id?: string|null, timestamp: number, role?: string}} entry */
+    /** @param {{id: string, parent_id?: string|null, timestamp: number, role?: string, usage?: any}} entry */
     add(entry) {
         if (this.entries.has(entry.id)) return;
+        this.tokens += (entry.usage?.input ?? 0) + (entry.usage?.output ?? 0);
+        this.cost += entry.usage?.cost_usd ?? 0;
         const parent = entry.parent_id ?? '';
         this.entries.set(entry.id, { id: entry.id, parent, when: entry.timestamp, role: entry.role });
         const siblings = this.children.get(parent) ?? [];
-        siblings.push(entry.id);
-        siblings.sort((a, b) => this.entries.get(a).when - this.entries.get(b).when || (a < b ? -1 : 1));
+        // Entries arrive almost in order, so the place is near the end.
+        let at = siblings.length;
+        while (at > 0 && this.isBefore(entry.id, siblings[at - 1])) at -= 1;
+        siblings.splice(at, 0, entry.id);
         this.children.set(parent, siblings);
+    }
+
+    /** @param {string} a @param {string} b */
+    isBefore(a, b) {
+        const [left, right] = [this.entries.get(a)?.when ?? 0, this.entries.get(b)?.when ?? 0];
+        return left < right || (left === right && a < b);
     }
 
     /** An entry with those of the same parent. @param {string} id @returns {string[]} */
@@ -39,7 +52,7 @@ export class Tree {
     path(id) {
         const path = [];
         const seen = new Set();
-        for (let at = id; at && this.entries.has(at) && !seen.has(at); at = this.entries.get(at).parent) {
+        for (let at = id; at && this.entries.has(at) && !seen.has(at); at = this.entries.get(at)?.parent) {
             seen.add(at);
             path.push(at);
         }
@@ -50,29 +63,30 @@ export class Tree {
     endBelow(id, preferred) {
         if (this.path(preferred).includes(id)) return preferred;
         let end = id;
-        for (let below; (below = this.children.get(end));) end = below.at(-1);
+        for (let below; (below = this.children.get(end));) end = below[below.length - 1];
         return end;
     }
 
-    /** One line for each branch: how deep it parts from the one before, and how long it is. */
-    outline() {
+    /** One line for each branch: how deep it parts from the one before, and how long it is. @param {number} most */
+    outline(most) {
         const lines = [];
-        const visit = (start, depth) => {
-            let length = 0;
-            let at = start;
+        /** Branches to visit, the next one last. @type {[string, number][]} */
+        const waiting = (this.children.get('') ?? [])
+            .map((root) => /** @type {[string, number]} */ ([root, 0]))
+            .reverse();
+        for (let next; (next = waiting.pop()) && lines.length < most;) {
+            const [start, depth] = next;
             const later = [];
-            for (;;) {
-                length += 1;
-                const below = this.children.get(at) ?? [];
-                if (!below.length) break;
+            let length = 1;
+            let end = start;
+            for (let below; (below = this.children.get(end)); length += 1) {
                 for (const other of below.slice(1)) later.push(other);
-                at = below[0];
+                end = below[0];
             }
-            const entry = this.entries.get(at);
-            lines.push({ id: at, depth, length, when: entry.when, role: this.entries.get(start).role });
-            for (const other of later) visit(other, depth + 1);
-        };
-        for (const root of this.children.get('') ?? []) visit(root, 0);
+            const [first, last] = [this.entries.get(start), this.entries.get(end)];
+            lines.push({ id: end, depth, length, when: last?.when ?? 0, role: first?.role });
+            for (const other of later.reverse()) waiting.push([other, depth + 1]);
+        }
         return lines;
     }
 }
