@@ -31,6 +31,7 @@ use super::bus::{Bus, outbound};
 use super::cluster::Operator;
 use super::endpoint::LiveLimits;
 use super::errors::{CallError, Kind};
+use super::fair_share::CallerKey;
 use super::gate::{Call, Caller, Door, check_open};
 use super::history::History;
 use super::probes::Readiness;
@@ -378,6 +379,7 @@ async fn call(
         Err(rejection) => return HttpError::Query(rejection.body_text()).into_response(),
     };
     let caller = Caller { door: Door::Http, identity: identity_of(&request) };
+    let key = CallerKey::of(&caller.identity, CallerKey::Connection(account::peer_of(&request)));
     let gate = port.bus.gate();
     if let Err(refused) = gate.check_access(&caller.identity, &function) {
         gate.refused_early(&caller, &function);
@@ -393,7 +395,7 @@ async fn call(
         // A call to another client's function may take minutes. It must not hold what this node's functions need.
         let _admitted = match port.bus.forwards(&realm_of(&caller.identity), &function) {
             true => None,
-            false => Some(gate.admit(&function, body.len(), deadline, &port.shutdown).await?),
+            false => Some(gate.admit(key, &function, body.len(), deadline, &port.shutdown).await?),
         };
         drop(room);
         port.bus.call(Call { function, body, metadata, deadline, caller }).await

@@ -30,6 +30,7 @@ pub mod subscribe;
 pub mod sse;
 pub mod watch;
 pub mod subscription;
+pub mod fair_share;
 pub mod gate;
 pub mod call_figures;
 pub mod calls;
