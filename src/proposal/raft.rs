@@ -129,6 +129,8 @@ impl RaftAdapter {
                 }
                 Attempt::NotLeader(None) => "the cluster has no leader at the moment; retry later".to_owned(),
                 Attempt::Unavailable(why) => why,
+                Attempt::Full(why) if outcome_unknown => return Err(AdapterError::OutcomeUnknown(why)),
+                Attempt::Full(why) => return Err(AdapterError::Unavailable(why)),
                 Attempt::Unknown(why) => {
                     stamped.is_retry = !planted::has(Bug::ForgetDedup);
                     outcome_unknown = true;

@@ -8,6 +8,7 @@ use std::time::Duration;
 use openraft::async_runtime::WatchReceiver;
 use tracing::{info, warn};
 
+use super::disk_space::DiskSpace;
 use super::membership::{InterruptedChange, MembershipChanges};
 use super::replica::Raft;
 use super::state_machine::off_runtime;
@@ -61,7 +62,14 @@ impl Cadence {
 }
 
 /// Builds a snapshot whenever one is due, purges the log behind it, and verifies it from time to time.
-pub async fn run(raft: Raft, changes: Arc<MembershipChanges>, log: Log, snapshots: Arc<Snapshots>, cadence: Cadence) {
+pub async fn run(
+    raft: Raft,
+    changes: Arc<MembershipChanges>,
+    log: Log,
+    snapshots: Arc<Snapshots>,
+    cadence: Cadence,
+    disk_space: Arc<DiskSpace>,
+) {
     let mut scrub = tokio::time::interval(SCRUB_EVERY);
     let mut change = InterruptedChange::default();
     loop {
@@ -75,14 +83,14 @@ pub async fn run(raft: Raft, changes: Arc<MembershipChanges>, log: Log, snapshot
             }
         }
         change.finish(&changes).await;
-        if !step(&raft, &log, &snapshots, &cadence).await {
+        if !step(&raft, &log, &snapshots, &cadence, &disk_space).await {
             return;
         }
     }
 }
 
 /// Returns false after consensus has stopped.
-async fn step(raft: &Raft, log: &Log, snapshots: &Snapshots, cadence: &Cadence) -> bool {
+async fn step(raft: &Raft, log: &Log, snapshots: &Snapshots, cadence: &Cadence, disk_space: &DiskSpace) -> bool {
     let applied = raft.metrics().borrow_watched().last_applied.map_or(0, |applied| applied.index);
     let (covered, snapshot_bytes) = snapshots.newest().map_or((0, 0), |newest| (newest.index, newest.bytes));
     let purged = log.edges().purged.map_or(0, |purged| purged.index);
@@ -97,7 +105,9 @@ async fn step(raft: &Raft, log: &Log, snapshots: &Snapshots, cadence: &Cadence) 
         bytes: log.bytes_after(covered).saturating_sub(log.bytes_after(applied)),
         snapshot_bytes,
     };
-    if done.is_ok() && (cadence.due(since) || snapshots.is_damaged()) {
+    // A snapshot that does not fit would fail, and take the last space from the log meanwhile.
+    let due = cadence.due(since) || snapshots.is_damaged();
+    if done.is_ok() && due && disk_space.has_room_for(snapshot_bytes) {
         // Has no effect while one is being built.
         done = raft.trigger().snapshot().await;
     }

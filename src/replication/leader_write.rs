@@ -57,6 +57,11 @@ impl LeaderWrite {
         if let Some(answered) = self.answer_without_log(&stamped, deadline).await {
             return answered;
         }
+        if stamped.command.grows()
+            && let Some(node) = self.replica.disk_space().nearly_full()
+        {
+            return Attempt::Full(format!("disk nearly full on node {node}"));
+        }
         // An update is replicated as a patch, if the state here has the revision it is based on.
         if let Command::UpdateMessage(update) = &stamped.command {
             match with_view(&**self.replica.store(), |view| update.shrunk(view)) {

@@ -24,7 +24,7 @@ use super::disk::Disk;
 use crate::machine::refusal::Fault;
 use error::disk_error;
 pub use error::{Damage, SnapshotError};
-use read::PairReader;
+pub use read::{Pair, PairReader};
 
 /// A complete snapshot file.
 #[derive(Debug, Clone, PartialEq, Eq)]

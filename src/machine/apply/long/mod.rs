@@ -50,6 +50,15 @@ pub enum LongWork {
 }
 
 impl LongWork {
+    pub fn grows(&self) -> bool {
+        match self {
+            LongWork::Delete(_) | LongWork::DeleteEntries(_) | LongWork::Free { .. } | LongWork::GiveUpFork { .. } => {
+                false
+            }
+            LongWork::Import(_) | LongWork::BeginFork(_) | LongWork::ContinueFork { .. } => true,
+        }
+    }
+
     pub fn session_id(&self) -> &SessionId {
         match self {
             LongWork::Delete(delete) => &delete.session_id,
