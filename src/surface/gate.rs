@@ -9,15 +9,18 @@ use std::time::{Duration, Instant};
 use futures::future::BoxFuture;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
+use tracing::Instrument as _;
 
 use super::call_figures::CallFigures;
 pub use super::call_figures::Tally;
 use super::errors::CallError;
 use super::fair_share::{Busy, CallerKey, FairShare, Slot};
 use super::locked;
+use super::slow_calls::SlowCalls;
 use super::socket::Text;
 use super::socket::intake::kib;
 use crate::access::{Action, Identity, audit};
+use crate::metrics::timeline::followed;
 use crate::metrics::{Counter, Page, catalogue};
 
 /// The default of the SDKs.
@@ -41,13 +44,24 @@ pub struct Call {
     pub metadata: Option<String>,
     pub deadline: Instant,
     pub caller: Caller,
+    /// The trace that the caller follows, as it was sent (`traceparent`).
+    pub trace: Option<String>,
 }
 
 impl Call {
     /// A call without metadata.
     pub fn new(function: impl Into<String>, body: impl Into<Text>, deadline: Instant, caller: Caller) -> Call {
-        Call { function: function.into(), body: body.into(), metadata: None, deadline, caller }
+        Call { function: function.into(), body: body.into(), metadata: None, deadline, caller, trace: None }
     }
+}
+
+/// The `traceparent` of a call, bare or as JSON text, if it has the shape that the W3C gives it. It is logged, so nothing
+/// else is taken.
+pub fn trace_of(given: Option<&str>) -> Option<String> {
+    let text = given?.trim_matches('"');
+    let lengths = text.split('-').map(str::len);
+    let is_hex = |c: char| c == '-' || c.is_ascii_digit() || ('a'..='f').contains(&c);
+    (lengths.eq([2, 32, 16, 2]) && text.chars().all(is_hex)).then(|| text.to_owned())
 }
 
 /// Who makes a call, and through which door.
@@ -124,6 +138,7 @@ pub struct Gate {
     service: Arc<dyn Service>,
     memory: Memory,
     share: FairShare,
+    slow_calls: SlowCalls,
     calls: CallFigures,
     not_admitted: Counter,
     refused_logins: [Counter; Door::ALL.len()],
@@ -143,6 +158,7 @@ impl Gate {
             service,
             memory: Memory::new(bytes),
             share: FairShare::default(),
+            slow_calls: SlowCalls::default(),
             calls: CallFigures::default(),
             not_admitted: Counter::default(),
             refused_logins: Default::default(),
@@ -225,13 +241,17 @@ impl Gate {
             allowed.inspect_err(|_| audit::refused_call(&call.caller.identity, call.caller.door, &call.function))?;
             self.service.call(call).await
         };
-        let answer = match tokio::time::timeout(at_most, answering).await {
+        // Lines of the log that belong to the call name it, with the level debug.
+        let span = tracing::debug_span!("call", function = call.function, trace = call.trace);
+        let (answered, went) = followed(tokio::time::timeout(at_most, answering).instrument(span)).await;
+        let answer = match answered {
             Ok(answer) => answer,
             Err(_) => {
                 let why = format!("`{}` did not answer by its deadline", call.function);
                 Err(CallError::OutcomeUnknown(why))
             }
         };
+        self.slow_calls.note(call, running.started.elapsed(), &went, answer.as_ref().err());
         running.ends_with(&answer);
         answer
     }
@@ -419,6 +439,17 @@ mod tests {
         assert_eq!(counts(Door::Bus), [0, 1, 2, 0, 0]);
         assert_eq!(counts(Door::Http), [0, 0, 0, 1, 1]);
         assert_eq!(counts(Door::Engine), [0, 0, 0, 1, 0]);
+    }
+
+    #[test]
+    fn only_a_trace_of_the_right_shape_is_taken() {
+        let good = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+        assert_eq!(trace_of(Some(good)).as_deref(), Some(good));
+        assert_eq!(trace_of(Some(&format!("\"{good}\""))).as_deref(), Some(good));
+        for bad in ["", "00", "null", "00-x-y-01", "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-0\n"] {
+            assert_eq!(trace_of(Some(bad)), None, "{bad}");
+        }
+        assert_eq!(trace_of(None), None);
     }
 
     fn somebody() -> CallerKey {

@@ -32,7 +32,7 @@ use super::cluster::Operator;
 use super::endpoint::LiveLimits;
 use super::errors::{CallError, Kind};
 use super::fair_share::CallerKey;
-use super::gate::{Call, Caller, Door, check_open};
+use super::gate::{Call, Caller, Door, check_open, trace_of};
 use super::history::History;
 use super::probes::Readiness;
 use super::scrapes::Scrapes;
@@ -385,6 +385,7 @@ async fn call(
         gate.refused_early(&caller, &function);
         return error(refused.kind(), &refused.message());
     }
+    let trace = trace_of(request.headers().get("traceparent").and_then(|value| value.to_str().ok()));
     let (body, room) = match read_body(&port, request).await {
         Ok(read) => read,
         Err(refused) => return refused.into_response(),
@@ -398,7 +399,7 @@ async fn call(
             false => Some(gate.admit(key, &function, body.len(), deadline, &port.shutdown).await?),
         };
         drop(room);
-        port.bus.call(Call { function, body, metadata, deadline, caller }).await
+        port.bus.call(Call { function, body, metadata, deadline, caller, trace }).await
     };
     match answer.await {
         Ok(result) => large_text(&port, result),

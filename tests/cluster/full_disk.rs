@@ -14,8 +14,8 @@ use serde_json::{Value, json};
 
 use crate::load::{Caller, History, Load, LoadSettings, Nodes, Outcome};
 use crate::processes::{
-    DevCluster, assert_lawful, call, equal_states, eventually, leader, one_cluster_at_a_time, progress, shell_in,
-    start_load, status,
+    DevCluster, LoneNode, assert_lawful, call, equal_states, eventually, leader, one_cluster_at_a_time, program,
+    progress, shell_in, start_load, status,
 };
 
 /// Enough for a new node, and for little more.
@@ -223,4 +223,43 @@ async fn a_single_node_with_a_full_disk_acknowledges_nothing_and_continues_with_
     assert_eq!(pids(&cluster), processes, "the node was not restarted");
     assert_lawful(&history, &cluster.clients()).await;
     assert_eq!(late, 0, "writes were acknowledged although the disk is full");
+}
+
+/// Runs the program where a directory is a disk of 256 KiB. The output ends with the names that it holds afterwards.
+fn on_tiny_disk(dir: &Path, arguments: &[&str]) -> (Option<i32>, String, String) {
+    let script = "mount -t tmpfs -o size=256k none \"$0\" && { \"$@\"; code=$?; ls -A \"$0\"; exit $code; }";
+    let output = shell_in(&["unshare", "--mount"], script, dir).args(arguments).output().expect("it runs");
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    (output.status.code(), text(&output.stdout), text(&output.stderr))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_full_target_disk_refuses_a_backup_and_a_restore_and_keeps_nothing_of_them() {
+    let _only = one_cluster_at_a_time().await;
+    if !may_mount() {
+        return;
+    }
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let node = LoneNode::start(dir.path(), 1, "lone", &[]);
+    for nth in 0..40 {
+        // Text that does not compress, so that the state is larger than the disk.
+        let text: String = (0..600).map(|_| uuid::Uuid::new_v4().simple().to_string()).collect();
+        let created = call(node.client, "session::create", json!({"title": nth.to_string()})).await;
+        let message = json!({"role": "user", "timestamp": 1, "content": [{"type": "text", "text": text}]});
+        call(node.client, "session::append", json!({"session_id": id(&created), "message": message})).await;
+    }
+    let tiny = dir.path().join("tiny");
+    fs::create_dir(&tiny).expect("a directory");
+    let on_tiny = tiny.join("cluster.backup");
+    let path = |path: &Path| path.to_str().expect("Unicode").to_owned();
+    let (code, left, why) = on_tiny_disk(&tiny, &["backup", &path(&on_tiny), "--peer", &node.peer, "--quiet"]);
+    assert_eq!((code, left.as_str()), (Some(1), ""), "{why}");
+    assert!(why.contains("No space left on device") && why.contains("cluster.backup"), "{why}");
+
+    let file = path(&dir.path().join("cluster.backup"));
+    let done = program().args(["backup", &file, "--peer", &node.peer]).output().expect("the binary runs");
+    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    let (code, left, why) = on_tiny_disk(&tiny, &["restore", &file, "--data-dir", &path(&tiny)]);
+    assert_eq!((code, left.as_str()), (Some(1), ""), "{why}");
+    assert!(why.contains("No space left on device"), "{why}");
 }

@@ -16,7 +16,7 @@ use super::{Bus, BusSettings};
 use crate::access;
 use crate::surface::errors::CallError;
 use crate::surface::fair_share::CallerKey;
-use crate::surface::gate::{Admission, Call, Caller, Door, check_open};
+use crate::surface::gate::{Admission, Call, Caller, Door, check_open, trace_of};
 use crate::surface::socket::Text;
 use crate::surface::socket::intake::kib;
 
@@ -217,18 +217,16 @@ impl Drop for Waiting<'_> {
 impl Invocation {
     /// The body is not copied: it stays a part of the frame.
     fn new(bus: &Bus, client: &Client, frame: &Text, invoke: Invoke<'_>, void: bool) -> Invocation {
+        let traceparent = owned(invoke.traceparent);
         let call = Call {
             function: invoke.function_id.into_owned(),
             body: invoke.data.map_or(Text::from_static("null"), |raw| part_of(frame, raw.get())),
             metadata: owned(invoke.metadata),
             deadline: bus.gate.deadline(),
             caller: Caller { door: Door::Bus, identity: client.identity.clone() },
+            trace: trace_of(traceparent.as_deref()),
         };
-        let trace = Trace {
-            traceparent: owned(invoke.traceparent),
-            baggage: owned(invoke.baggage),
-            namespace: owned(invoke.namespace),
-        };
+        let trace = Trace { traceparent, baggage: owned(invoke.baggage), namespace: owned(invoke.namespace) };
         Invocation { call, trace, void }
     }
 
