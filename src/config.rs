@@ -92,7 +92,7 @@ pub struct Config {
     #[schemars(range(min = 60, max = 315_360_000))]
     pub feed_retention_secs: u64,
     /// Bytes that must stay free on the disk of a node. With less, the cluster accepts deletes and reads only. Without
-    /// it: a twentieth of the disk, at most 512 MiB. 0: never refuse. Raft only.
+    /// it: a twentieth of the disk, 32 to 512 MiB. 0: never refuse. Raft only.
     #[schemars(range(min = 0, max = 1_099_511_627_776_u64))]
     pub min_free_bytes: Option<u64>,
     /// File with the tokens of callers, one JSON object per line. With it, every caller needs a token.

@@ -338,13 +338,16 @@ async fn open_bridge(config: &BridgeConfig, environment: &Environment, instance:
     })
 }
 
-/// A disk that is nearly full is noticed at a twentieth of its size, and 512 MiB are enough for any.
+/// A disk is nearly full at a twentieth of its size. 512 MiB are enough for any, and 32 MiB are needed to free what was
+/// deleted.
 const MIN_FREE_PART: u64 = 20;
 const MIN_FREE_BYTES_MAX: u64 = 512 << 20;
+const MIN_FREE_BYTES_MIN: u64 = 32 << 20;
 
 fn min_free_bytes(config: &Config, data_dir: &Path) -> u64 {
-    let by_size = || existing(data_dir).and_then(disk_space).map_or(0, |(_, size)| size / MIN_FREE_PART);
-    config.min_free_bytes.unwrap_or_else(|| by_size().min(MIN_FREE_BYTES_MAX))
+    let of = |size: u64| (size / MIN_FREE_PART).clamp(MIN_FREE_BYTES_MIN.min(size / 3), MIN_FREE_BYTES_MAX);
+    let by_size = || existing(data_dir).and_then(disk_space).map_or(0, |(_, size)| of(size));
+    config.min_free_bytes.unwrap_or_else(by_size)
 }
 
 /// What the disk of a directory has left.

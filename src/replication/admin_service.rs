@@ -152,6 +152,12 @@ impl AdminService {
             if had >= Some(applied) {
                 return Ok(());
             }
+            if !self.disk_space.has_room_for(self.snapshots.newest().map_or(0, |newest| newest.bytes)) {
+                let node = self.membership.peers.local.node;
+                return Err(Status::resource_exhausted(format!(
+                    "node {node} has no space for a snapshot on its disk; ask another node"
+                )));
+            }
             raft.trigger().snapshot().await.map_err(|fatal| Status::unavailable(fatal.to_string()))?;
             let newer = |metrics: &openraft::RaftMetrics<Types>| index(&metrics.snapshot) > had;
             let built = raft.wait(Some(SNAPSHOT_TIMEOUT)).metrics(newer, "the snapshot is on disk").await;

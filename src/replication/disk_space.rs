@@ -25,8 +25,14 @@ use crate::storage::log::record::Peer;
 const EVERY: Duration = Duration::from_secs(1);
 const ANSWER_MAX: Duration = Duration::from_secs(2);
 
-/// A snapshot is built only if this much stays free beside it.
+/// A snapshot is begun only if this much would stay free beside one like the last.
 const BESIDE_SNAPSHOT_BYTES: u64 = 16 << 20;
+
+/// A snapshot that is being written leaves this much to the log.
+const LEFT_FOR_LOG_BYTES: u64 = 8 << 20;
+
+/// A snapshot that did not fit is tried again when this much more is free.
+const MORE_ROOM_BYTES: u64 = 8 << 20;
 
 /// The bytes that the file system of the data directory has left; `None` if nobody knows.
 pub type FreeBytes = Arc<dyn Fn() -> Option<u64> + Send + Sync>;
@@ -65,6 +71,23 @@ impl DiskSpace {
     /// Whether a snapshot of about this size fits beside everything else.
     pub fn has_room_for(&self, bytes: u64) -> bool {
         (self.free)().is_none_or(|free| free > bytes + bytes / 4 + BESIDE_SNAPSHOT_BYTES)
+    }
+
+    /// Whether a snapshot may go on to be written.
+    pub fn leaves_room_for_log(&self) -> bool {
+        (self.free)().is_none_or(|free| free > LEFT_FOR_LOG_BYTES)
+    }
+
+    /// Waits until the disk has more space than now. False if nobody knows how much it has, or when `closed`.
+    pub async fn grows(&self, closed: impl Fn() -> bool) -> bool {
+        let Some(before) = (self.free)() else { return false };
+        while !closed() {
+            tokio::time::sleep(EVERY).await;
+            if (self.free)().is_none_or(|free| free >= before + MORE_ROOM_BYTES) {
+                return true;
+            }
+        }
+        false
     }
 
     /// A disk is nearly full below the bound, and has space again a tenth above it: otherwise every write at the edge

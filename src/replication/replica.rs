@@ -336,7 +336,9 @@ impl Replica {
         }
         let apply = threads.apply_with(applier, settings.apply_delay.clone()).map_err(no_thread)?;
         let figures = Arc::new(Figures::default());
-        let machine = StateMachine::new(apply, RAFT_GROUP, snapshots.clone(), figures.clone());
+        let (free, min_free) = (settings.free_bytes.clone(), settings.min_free_bytes);
+        let disk_space = Arc::new(DiskSpace::new(settings.node_id, free, min_free));
+        let machine = StateMachine::new(apply, RAFT_GROUP, snapshots.clone(), figures.clone(), disk_space.clone());
         let raft = Raft::new(settings.node_id, config, peers.clone(), LogStore::new(log.clone()), machine);
         let raft = threads.on_consensus(raft).await.map_err(|error| StartError::Raft(error.to_string()))?;
         let raft = raft.map_err(|fatal| StartError::Raft(fatal.to_string()))?;
@@ -347,8 +349,6 @@ impl Replica {
             let failure = watch_for_failure(&raft, figures.clone());
             let membership = Arc::new(MembershipChanges::new(raft.clone(), peers.clone()));
             let (log_files, kept) = (log.clone(), snapshots.clone());
-            let (free, min_free) = (settings.free_bytes.clone(), settings.min_free_bytes);
-            let disk_space = Arc::new(DiskSpace::new(settings.node_id, free, min_free));
             let keeping = housekeeping::run(
                 raft.clone(),
                 membership.clone(),

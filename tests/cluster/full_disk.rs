@@ -263,3 +263,43 @@ async fn a_full_target_disk_refuses_a_backup_and_a_restore_and_keeps_nothing_of_
     assert_eq!((code, left.as_str()), (Some(1), ""), "{why}");
     assert!(why.contains("No space left on device"), "{why}");
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_space_of_deleted_sessions_comes_back_without_a_stop_and_without_writes() {
+    let _only = one_cluster_at_a_time().await;
+    if !may_mount() {
+        return;
+    }
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let cluster = on_small_disks(dir.path(), 1);
+    let (node, processes) = (cluster.clients()[0], pids(&cluster));
+    let mut caller = Caller::new(Nodes::new(vec![node]), 0, Duration::from_secs(20));
+    // Several times what the disk holds.
+    for round in 0..4 {
+        let mut sessions = Vec::new();
+        let mut written = 0;
+        let full = loop {
+            let id = format!("round {round} session {}", sessions.len());
+            match caller.call("session::ensure", &json!({"session_id": id})).await {
+                Outcome::Answered(_) => sessions.push(id.clone()),
+                other => break other,
+            }
+            // Text that does not compress.
+            let text: String = (0..8000).map(|_| uuid::Uuid::new_v4().simple().to_string()).collect();
+            written += text.len();
+            let message = json!({"role": "user", "timestamp": 1, "content": [{"type": "text", "text": text}]});
+            match caller.call("session::append", &json!({"session_id": id, "message": message})).await {
+                Outcome::Answered(_) => {}
+                other => break other,
+            }
+        };
+        assert!(matches!(&full, Outcome::Unavailable(why) if is_about(why, 1)), "{full:?}");
+        println!("round {round}: {} sessions with {} MiB fill the disk", sessions.len(), written >> 20);
+        for session in &sessions {
+            let deleted = call(node, "session::delete", json!({"session_id": session})).await;
+            assert_eq!(deleted["deleted"], true, "a delete is accepted on a disk that is nearly full");
+        }
+        call(node, "session::create", json!({"title": "there is space again"})).await;
+    }
+    assert_eq!(pids(&cluster), processes, "the node was not restarted");
+}

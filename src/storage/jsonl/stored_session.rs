@@ -153,7 +153,6 @@ mod tests {
         session.entries.iter().for_each(|entry| writer.entry(entry).unwrap());
         let written = String::from_utf8(writer.finish(session.leaf.as_ref(), &session.meta).unwrap()).unwrap();
         assert_eq!(read_text(&written).unwrap(), session);
-        assert!(written.contains(r#"{"timestamp":1,"role""#), "messages keep the order of their keys: {written}");
     }
 
     #[test]

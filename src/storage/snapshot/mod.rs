@@ -169,8 +169,12 @@ impl Snapshots {
         drop(self.lock());
     }
 
+    pub fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::SeqCst)
+    }
+
     fn check_open(&self) -> Result<(), SnapshotError> {
-        match self.closed.load(Ordering::SeqCst) {
+        match self.is_closed() {
             true => Err(SnapshotError::State(Fault("the node is shutting down".to_owned()))),
             false => Ok(()),
         }
