@@ -6,22 +6,27 @@ pub mod survey;
 use std::fmt;
 use std::time::Duration;
 
+use bytes::Bytes;
 use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
+use tokio::time::timeout;
 use tonic::transport::{Channel, Endpoint, Uri};
-use tonic::{Code, Request, Status};
+use tonic::{Code, Request, Status, Streaming};
 
 use crate::access::tls::OperatorTls;
 use crate::proto::admin::admin_client::AdminClient;
+use crate::proto::admin::backup_part::Part;
 use crate::proto::admin::{
-    AddLearnerRequest, Call, ChangeResponse, FinalizeRequest, FinalizeResponse, InitRequest, PromoteRequest,
-    RemoveRequest, SnapshotRequest, SnapshotResponse, StatusRequest, StatusResponse, TransferLeaderRequest,
-    UpdateMemberRequest,
+    AddLearnerRequest, BackupHead, BackupPart, BackupRequest, Call, ChangeResponse, FinalizeRequest, FinalizeResponse,
+    InitRequest, PromoteRequest, RemoveRequest, SnapshotRequest, SnapshotResponse, StatusRequest, StatusResponse,
+    TransferLeaderRequest, UpdateMemberRequest,
 };
 
 pub const PROTOCOL: u32 = 1;
 /// A machine on the same network accepts a connection within this time.
 const CONNECT_MAX: Duration = Duration::from_secs(3);
+/// A node that sends nothing of a backup for this long has stopped.
+const STALL_MAX: Duration = Duration::from_secs(60);
 
 /// A connection to the peer address of one node.
 #[derive(Debug, Clone)]
@@ -168,6 +173,22 @@ impl Admin {
         self.result(answered)
     }
 
+    /// Starts a backup. The node writes a snapshot first, which takes as long as its state is large, so the time limit
+    /// of other calls does not apply.
+    pub async fn backup(&mut self, local: bool) -> Result<Backup, AdminError> {
+        let call = Call { protocol: PROTOCOL, cluster_id: self.cluster_id.clone(), ..Call::default() };
+        let answered = self.client.backup(BackupRequest { call: Some(call), local }).await;
+        let parts = self.result(answered)?;
+        let mut backup = Backup { parts, head: BackupHead::default(), peer: self.peer.clone() };
+        match backup.part().await? {
+            Some(Part::Head(head)) => Ok(Backup { head, ..backup }),
+            Some(Part::Chunk(_)) | None => {
+                let why = "its backup does not begin with a head".to_owned();
+                Err(AdminError::NotAPeer { peer: self.peer.clone(), why })
+            }
+        }
+    }
+
     fn request<R>(&self, with: impl FnOnce(Option<Call>) -> R) -> Request<R> {
         let call = Call { protocol: PROTOCOL, cluster_id: self.cluster_id.clone(), ..Call::default() };
         let mut request = Request::new(with(Some(call)));
@@ -177,6 +198,31 @@ impl Admin {
 
     fn result<R>(&self, answered: Result<tonic::Response<R>, Status>) -> Result<R, AdminError> {
         answered.map(tonic::Response::into_inner).map_err(|status| error_of(&status, &self.peer, self.call_max))
+    }
+}
+
+/// A backup that is being received.
+pub struct Backup {
+    pub head: BackupHead,
+    parts: Streaming<BackupPart>,
+    peer: String,
+}
+
+impl Backup {
+    /// The next bytes of the snapshot; `None` at the end of the stream.
+    pub async fn chunk(&mut self) -> Result<Option<Bytes>, AdminError> {
+        match self.part().await? {
+            Some(Part::Chunk(chunk)) => Ok(Some(chunk)),
+            Some(Part::Head(_)) => Err(AdminError::Refused("the backup has two heads".to_owned())),
+            None => Ok(None),
+        }
+    }
+
+    async fn part(&mut self) -> Result<Option<Part>, AdminError> {
+        let late = || AdminError::Late { peer: self.peer.clone(), call_max: STALL_MAX };
+        let part = timeout(STALL_MAX, self.parts.message()).await.map_err(|_| late())?;
+        let part = part.map_err(|status| error_of(&status, &self.peer, STALL_MAX))?;
+        Ok(part.and_then(|part| part.part))
     }
 }
 

@@ -93,6 +93,10 @@ pub struct Config {
     /// Seconds that events are kept for subscribers that resume. In a cluster the leader's setting applies.
     #[schemars(range(min = 60, max = 315_360_000))]
     pub feed_retention_secs: u64,
+    /// Bytes that must stay free on the disk of a node. With less, the cluster accepts deletes and reads only. Without
+    /// it: a twentieth of the disk, 32 to 512 MiB. 0: never refuse. Raft only.
+    #[schemars(range(min = 0, max = 1_099_511_627_776_u64))]
+    pub min_free_bytes: Option<u64>,
     /// File with the tokens of callers, one JSON object per line. With it, every caller needs a token.
     #[schemars(with = "Option<String>")]
     pub token_file: Option<PathBuf>,
@@ -202,6 +206,7 @@ impl Default for Config {
             outbound_total_bytes: 512 << 20,
             feed_retention_bytes: 128 << 20,
             feed_retention_secs: 7 * 24 * 3600,
+            min_free_bytes: None,
             token_file: None,
             jwt: None,
             tls_cert: None,

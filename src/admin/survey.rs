@@ -155,7 +155,7 @@ impl NodeStatus {
         self.own.as_ref().is_ok_and(|own| own.health() == Health::Ok)
     }
 
-    fn role(&self) -> &'static str {
+    pub fn role(&self) -> &'static str {
         match self.own.as_ref().map(StatusResponse::role) {
             Ok(Role::Leader) => "leader",
             Ok(Role::Follower) => "follower",
@@ -167,7 +167,7 @@ impl NodeStatus {
         }
     }
 
-    fn health(&self) -> String {
+    pub fn health(&self) -> String {
         let own = match &self.own {
             Ok(own) => own,
             Err(AdminError::Unreachable { .. }) => return "unreachable".to_owned(),

@@ -12,6 +12,7 @@ use crate::bench::BenchError;
 use crate::config::ConfigError;
 use crate::dev::DevError;
 use crate::node::StartError;
+use crate::replication::new_cluster::NewClusterError;
 
 #[derive(Debug, thiserror::Error)]
 pub enum CliError {
@@ -72,6 +73,13 @@ pub enum CliError {
     Bench(#[from] BenchError),
     #[error(transparent)]
     Transfer(#[from] TransferError),
+    #[error(transparent)]
+    NewCluster(#[from] NewClusterError),
+    #[error("{0}")]
+    BackupRefused(String),
+    /// The arguments of a backup, a restore or a recovery.
+    #[error("{0}")]
+    Operation(String),
     #[error("interrupted")]
     Interrupted,
 }
@@ -81,6 +89,7 @@ impl CliError {
         match self {
             CliError::Transfer(error) if !error.is_usage() => EXIT_REFUSED,
             CliError::NodeFailed(_) | CliError::Supervise(_) => EXIT_FAILED,
+            CliError::NewCluster(_) | CliError::BackupRefused(_) => EXIT_REFUSED,
             CliError::Admin(error) | CliError::RemoveRefused { error, .. } => match error {
                 AdminError::Unreachable { .. } | AdminError::NotAPeer { .. } => EXIT_UNUSABLE,
                 AdminError::UnknownMember(_)
@@ -111,6 +120,7 @@ impl CliError {
             | CliError::Dev(_)
             | CliError::Bench(_)
             | CliError::Transfer(_)
+            | CliError::Operation(_)
             | CliError::Interrupted => EXIT_UNUSABLE,
         }
     }

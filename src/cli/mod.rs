@@ -1,8 +1,9 @@
 //! The program: one file per subcommand.
 //!
-//! Owns: arguments, exit codes and what is printed. Reads: running nodes, only through their public ports.
-//! Never: state, storage, the wire.
+//! Owns: arguments, exit codes and what is printed. Reads: running nodes, only through their public ports; data
+//! directories of stopped nodes, through `replication/new_cluster.rs`. Never: state, storage, the wire.
 
+mod backup;
 mod bench;
 mod call;
 mod certs;
@@ -12,11 +13,15 @@ mod demo;
 mod dev;
 mod error;
 mod manifest;
+mod operator;
+mod recover;
+mod restore;
 mod serve;
 mod signals;
 mod source;
 mod tail;
 mod token;
+mod top;
 pub mod transfer;
 
 use std::process::ExitCode;
@@ -48,6 +53,7 @@ Examples:
   session-manager tail                             print events as they happen
   session-manager demo                             fill a node with conversations to look at
   session-manager cluster status                   show the members of a cluster
+  session-manager backup cluster.backup            write the whole state of a cluster to a file
   session-manager --config session-manager.yaml    run a node with settings from a file
 
 Exit codes: 0 success; 1 a call was refused or the node failed while running; 2 it could not start.
@@ -85,6 +91,11 @@ enum Subcommands {
     Dev(dev::DevArgs),
     Demo(demo::DemoArgs),
     Cluster(cluster::ClusterArgs),
+    Top(top::TopArgs),
+    Backup(backup::BackupArgs),
+    Verify(restore::VerifyArgs),
+    Restore(restore::RestoreArgs),
+    Recover(recover::RecoverArgs),
     Token(token::TokenArgs),
     Certs(certs::CertsArgs),
     Bench(crate::bench::BenchArgs),
@@ -105,6 +116,11 @@ pub fn run() -> ExitCode {
         Some(Subcommands::Dev(args)) => dev::run(args),
         Some(Subcommands::Demo(args)) => demo::run(args),
         Some(Subcommands::Cluster(args)) => cluster::run(args),
+        Some(Subcommands::Top(args)) => top::run(args),
+        Some(Subcommands::Backup(args)) => backup::run(args),
+        Some(Subcommands::Verify(args)) => restore::verify(args),
+        Some(Subcommands::Restore(args)) => restore::restore(args),
+        Some(Subcommands::Recover(args)) => recover::run(args),
         Some(Subcommands::Token(args)) => token::run(args),
         Some(Subcommands::Certs(args)) => certs::run(args),
         Some(Subcommands::Bench(args)) => bench::run(args),

@@ -211,7 +211,7 @@ fn discovery(config: &Config) -> Result<(), ConfigError> {
     Ok(())
 }
 
-fn numbers(config: &Config) -> [Bound; 14] {
+fn numbers(config: &Config) -> [Bound; 15] {
     [
         Bound {
             key: "default_list_limit",
@@ -275,6 +275,13 @@ fn numbers(config: &Config) -> [Bound; 14] {
             min: 60,
             max: 10 * 365 * 24 * 3600,
             why: "a reconnect takes seconds, and ten years are more than any client needs",
+        },
+        Bound {
+            key: "min_free_bytes",
+            value: config.min_free_bytes.unwrap_or(0),
+            min: 0,
+            max: 1 << 40,
+            why: "a node that needs more than 1 TiB free would never accept a write",
         },
         Bound {
             key: "call_timeout_ms",

@@ -147,6 +147,27 @@ impl Outcome {
 }
 
 impl Command {
+    /// Whether the state may become larger by it. The others free space, or are needed to free it.
+    pub fn grows(&self) -> bool {
+        match self {
+            Command::Create(_)
+            | Command::Ensure(_)
+            | Command::SetMeta(_)
+            | Command::SetStatus(_)
+            | Command::Append(_)
+            | Command::AppendMany(_)
+            | Command::UpdateMessage(_)
+            | Command::Fork(_)
+            | Command::SetActiveLeaf(_)
+            | Command::Import(_) => true,
+            Command::Store(write) => write.grows(),
+            Command::Delete(_) | Command::Feed(_) => false,
+            Command::Long(work) => work.grows(),
+            // What nodes propose by themselves ends turns and frees records.
+            Command::Beside(command) => !command.is_internal(),
+        }
+    }
+
     /// The session that a command is about, if it names one.
     pub fn session_id(&self) -> Option<&SessionId> {
         match self {

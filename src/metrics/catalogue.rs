@@ -73,8 +73,12 @@ pub const CALL_DURATION: Metric =
     Metric::histogram("call_duration_seconds", "Time of a call from its admission to its answer, by function and door");
 pub const CALLS_IN_FLIGHT: Metric = Metric::gauge("calls_in_flight", "Calls that are being executed, by door");
 pub const CALLS_WAITING: Metric = Metric::gauge("calls_waiting", "Calls that wait for memory");
-pub const CALLS_NOT_ADMITTED: Metric =
-    Metric::counter("calls_not_admitted_total", "Calls that got no memory by their deadline");
+pub const CALLS_QUEUED: Metric =
+    Metric::gauge("calls_queued", "Calls that wait because their caller has its share of calls running");
+pub const CALLS_NOT_ADMITTED: Metric = Metric::counter(
+    "calls_not_admitted_total",
+    "Calls that were refused because too many of their caller wait, or got no turn or memory by their deadline",
+);
 pub const CALL_MEMORY: Metric = Metric::gauge("call_memory_bytes", "Memory that calls in flight have reserved");
 pub const CALL_MEMORY_LIMIT: Metric = Metric::gauge("call_memory_limit_bytes", "The setting call_memory_bytes");
 
@@ -115,6 +119,11 @@ pub const DISK_FILES: Metric = Metric::gauge("disk_files", "Files in the data di
 pub const DISK_FREE: Metric =
     Metric::gauge("disk_free_bytes", "Bytes that the file system of the data directory has left");
 pub const DISK_SIZE: Metric = Metric::gauge("disk_size_bytes", "Size of the file system of the data directory");
+pub const DISK_LOW: Metric = Metric::gauge(
+    "disk_low",
+    "1 if less than min_free_bytes is left on the disk of this node: the cluster accepts no writes",
+);
+pub const DISK_MIN_FREE: Metric = Metric::gauge("disk_min_free_bytes", "The bytes that must stay free on the disk");
 pub const STATE_LAYERS: Metric =
     Metric::gauge("state_layers_bytes", "Changes of the state in memory that are not in sled yet, by layer");
 

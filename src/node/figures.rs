@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use super::report::Report;
 use crate::metrics::{Page, catalogue};
+use crate::storage::files::disk_space;
 
 /// A data directory may hold many files, so the sizes are read again only after this long.
 const DISK_READ_EVERY: Duration = Duration::from_secs(10);
@@ -46,16 +47,6 @@ impl DiskUsage {
             page.whole(catalogue::DISK_SIZE, size);
         }
     }
-}
-
-/// The free and all bytes of the file system of a directory. `None` where the system does not say.
-pub fn disk_space(dir: &Path) -> Option<(u64, u64)> {
-    #[cfg(unix)]
-    return rustix::fs::statvfs(dir)
-        .ok()
-        .map(|found| (found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize));
-    #[cfg(not(unix))]
-    return None;
 }
 
 /// Files come and go while they are counted: one that is gone does not count.

@@ -19,6 +19,9 @@ const LEADER_WAIT_MAX: Duration = Duration::from_millis(700);
 /// caught up, its reads would wait.
 const BEHIND_ENTRIES_MAX: u64 = 4096;
 
+/// Reads go on, so it is no reason to send clients elsewhere: the others refuse writes too.
+const NEARLY_FULL: &str = "nearly full: the cluster accepts reads and deletes only";
+
 const CLOSED: &str = "the store has failed or is closed";
 
 /// The member of a cluster.
@@ -40,6 +43,7 @@ pub fn of_member(member: &Arc<RaftAdapter>) -> CheckData {
                 Check::require("store", replica.is_running(), CLOSED),
                 Check::require("leader", committed.is_some(), no_leader),
                 Check::new("applied", behind(committed, replica.applied())),
+                Check::note("disk", replica.disk_space().own_is_low().then(|| NEARLY_FULL.to_owned())),
             ]
         }
         .boxed()

@@ -51,7 +51,7 @@ impl fmt::Display for ReloadError {
             ReloadError::Listen { address, why } => write!(f, "listen: {address}: {why}"),
             ReloadError::Credentials(error) => write!(f, "{error}"),
             ReloadError::NeedsRestart => f.write_str(
-                "node_id, peer_listen, join, name, discover, reap_after_secs, max_level, peer_advertise, certificates, heartbeat_ms, leader_lease_ms, election_timeout_ms, \
+                "node_id, peer_listen, join, name, discover, reap_after_secs, max_level, min_free_bytes, peer_advertise, certificates, heartbeat_ms, leader_lease_ms, election_timeout_ms, \
                  peer_timeout_ms: restart the node to change them",
             ),
         }
@@ -277,8 +277,9 @@ async fn retire(data: Data, runtime: Arc<Runtime>) {
 fn needs_other_data(now: &Config, next: &Config) -> Result<bool, ReloadError> {
     let member = |config: &Config| {
         let times = (config.heartbeat_ms, config.leader_lease_ms, config.election_timeout_ms, config.peer_timeout_ms);
-        let forming = (config.discover.clone(), config.name.clone(), config.reap_after_secs, config.max_level);
-        (config.node_id, config.peer_listen, config.join, config.peer_advertise.clone(), times, forming)
+        let forming = (config.discover.clone(), config.name.clone(), config.reap_after_secs);
+        let limits = (config.max_level, config.min_free_bytes);
+        (config.node_id, config.peer_listen, config.join, config.peer_advertise.clone(), times, forming, limits)
     };
     // The files are read again by themselves. Other files need another start.
     let tls = |config: &Config| (config.client_tls(), config.peer_tls());

@@ -9,6 +9,7 @@ use super::figures;
 use crate::access::tls;
 use crate::config::Config;
 use crate::replication::self_report::{CertificateEnd, DescribeNode, SelfReport};
+use crate::storage::files;
 
 /// The current facts. A reload may change them.
 #[derive(Default)]
@@ -52,7 +53,7 @@ impl Report {
         let report = self.clone();
         Arc::new(move || {
             let facts = report.0.read().unwrap_or_else(PoisonError::into_inner);
-            let disk = facts.data_dir.as_deref().and_then(figures::disk_space).unwrap_or_default();
+            let disk = facts.data_dir.as_deref().and_then(files::disk_space).unwrap_or_default();
             SelfReport {
                 client_url: facts.client_url.clone(),
                 warnings: facts.warnings.clone(),

@@ -31,7 +31,9 @@ use crate::proposal::local::LocalAdapter;
 use crate::proposal::long::Chores;
 use crate::proposal::raft::{self, RaftAdapter, RaftSettings};
 use crate::proposal::retention::{Keeper, Retention};
+use crate::replication::disk_space::FreeBytes;
 use crate::replication::replica::Replica;
+use crate::storage::files::disk_space;
 use crate::storage::state::memory::MemoryStore;
 use crate::surface::http::{Health, HealthCheck};
 use crate::surface::probes::CheckData;
@@ -199,6 +201,8 @@ async fn open_raft(
         lease: Duration::from_millis(config.leader_lease_ms),
         election: Duration::from_millis(config.election_timeout_ms),
         peer_timeout: Duration::from_millis(config.peer_timeout_ms),
+        free_bytes: free_bytes(data_dir),
+        min_free_bytes: min_free_bytes(config, data_dir),
         ..RaftSettings::new(data_dir, config.node_id)
     };
     let settings = environment.tune.as_ref().map_or(settings.clone(), |tune| tune(settings));
@@ -333,6 +337,29 @@ async fn open_bridge(config: &BridgeConfig, environment: &Environment, instance:
         member: None,
         adapter,
     })
+}
+
+/// A disk is nearly full at a twentieth of its size. 512 MiB are enough for any, and 32 MiB are needed to free what was
+/// deleted.
+const MIN_FREE_PART: u64 = 20;
+const MIN_FREE_BYTES_MAX: u64 = 512 << 20;
+const MIN_FREE_BYTES_MIN: u64 = 32 << 20;
+
+fn min_free_bytes(config: &Config, data_dir: &Path) -> u64 {
+    let of = |size: u64| (size / MIN_FREE_PART).clamp(MIN_FREE_BYTES_MIN.min(size / 3), MIN_FREE_BYTES_MAX);
+    let by_size = || existing(data_dir).and_then(disk_space).map_or(0, |(_, size)| of(size));
+    config.min_free_bytes.unwrap_or_else(by_size)
+}
+
+/// What the disk of a directory has left.
+fn free_bytes(data_dir: &Path) -> FreeBytes {
+    let dir = data_dir.to_owned();
+    Arc::new(move || disk_space(&dir).map(|(free, _)| free))
+}
+
+/// The directory, or the nearest one above it: a new node creates its own.
+fn existing(dir: &Path) -> Option<&Path> {
+    dir.ancestors().map(|dir| if dir.as_os_str().is_empty() { Path::new(".") } else { dir }).find(|dir| dir.exists())
 }
 
 const STOPPING: &str = "the node is stopping";

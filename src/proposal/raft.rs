@@ -23,6 +23,7 @@ use crate::machine::long::Steps;
 use crate::machine::stamp::Stamp;
 use crate::machine::view::View;
 use crate::machine::{self, Answer, Command, Found, Query, Stamped};
+use crate::metrics::timeline::{Step, timed};
 use crate::metrics::{Page, catalogue};
 use crate::mint::Mint;
 use crate::planted::{self, Bug};
@@ -117,7 +118,8 @@ impl RaftAdapter {
             let attempt = match &leader {
                 Some(leader) if leader.node != *raft.node_id() => {
                     let scope = stamped.scope.clone().filter(|_| !planted::has(Bug::ForwardWithoutScope));
-                    self.forwarder.attempt(leader.clone(), Stamped { scope, ..stamped.clone() }, deadline).await
+                    let stamped = Stamped { scope, ..stamped.clone() };
+                    timed(Step::Forward, self.forwarder.attempt(leader.clone(), stamped, deadline)).await
                 }
                 Some(_) | None => self.leader_write.attempt(stamped.clone(), deadline).await,
             };
@@ -129,6 +131,8 @@ impl RaftAdapter {
                 }
                 Attempt::NotLeader(None) => "the cluster has no leader at the moment; retry later".to_owned(),
                 Attempt::Unavailable(why) => why,
+                Attempt::Full(why) if outcome_unknown => return Err(AdapterError::OutcomeUnknown(why)),
+                Attempt::Full(why) => return Err(AdapterError::Unavailable(why)),
                 Attempt::Unknown(why) => {
                     stamped.is_retry = !planted::has(Bug::ForgetDedup);
                     outcome_unknown = true;
@@ -142,7 +146,7 @@ impl RaftAdapter {
                     false => AdapterError::Unavailable(why),
                 });
             }
-            Leader::changed(raft, &leader, RETRY_AFTER).await;
+            timed(Step::NoLeader, Leader::changed(raft, &leader, RETRY_AFTER)).await;
         }
     }
 
@@ -154,9 +158,9 @@ impl RaftAdapter {
             let raft = self.replica.raft();
             loop {
                 let leader = Leader::of(raft);
-                let error = match self.replica.read_index().confirm().await {
+                let error = match timed(Step::ReadIndex, self.replica.read_index().confirm()).await {
                     Ok(index) => {
-                        let applied = self.replica.await_applied(index).await;
+                        let applied = timed(Step::CatchUp, self.replica.await_applied(index)).await;
                         return applied.map_err(|stopped| AdapterError::Unavailable(stopped.0));
                     }
                     Err(error) => error,
@@ -165,7 +169,7 @@ impl RaftAdapter {
                 if !retry {
                     return Err(AdapterError::Unavailable(error.to_string()));
                 }
-                Leader::changed(raft, &leader, RETRY_AFTER).await;
+                timed(Step::NoLeader, Leader::changed(raft, &leader, RETRY_AFTER)).await;
             }
         };
         timeout_at(deadline.into(), caught_up).await.map_err(late)?
@@ -210,7 +214,8 @@ impl Adapter for RaftAdapter {
             if !local && !planted::has(Bug::ReadWithoutBarrier) {
                 self.catch_up_by(deadline).await?;
             }
-            answer(&query, |query| with_view(&**self.replica.store(), |view| machine::query(view, query))).await
+            let read = answer(&query, |query| with_view(&**self.replica.store(), |view| machine::query(view, query)));
+            timed(Step::Query, read).await
         }
         .boxed()
     }

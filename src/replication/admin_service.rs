@@ -4,16 +4,20 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use futures::stream::BoxStream;
 use openraft::{Instant as _, ServerState};
 use tokio::time::timeout;
 use tonic::{Request, Response, Status};
 
+use super::backup;
 use super::checkpoint::Checkpoint;
+use super::disk_space::DiskSpace;
 use super::leader::Leader;
 use super::leader_write::LeaderWrite;
 use super::membership::{MembershipChanges, heard, lag};
 use super::peer_service::OnCluster;
 use super::raise::NotRaised;
+use super::read_index::ReadIndex;
 use super::replica::Replica;
 use super::self_report::{CertificateEnd, DescribeNode};
 use super::sender::Sender;
@@ -23,11 +27,12 @@ use crate::machine::level::NEWEST;
 use crate::proto::admin::admin_client::AdminClient;
 use crate::proto::admin::admin_server::Admin;
 use crate::proto::admin::{
-    AddLearnerRequest, Call, Certificate, ChangeResponse, FinalizeRequest, FinalizeResponse, Health, InitRequest,
-    Member, PromoteRequest, RemoveRequest, Role, SnapshotRequest, SnapshotResponse, StatusRequest, StatusResponse,
-    TransferLeaderRequest, UpdateMemberRequest,
+    AddLearnerRequest, BackupPart, BackupRequest, Call, Certificate, ChangeResponse, FinalizeRequest, FinalizeResponse,
+    Health, InitRequest, Member, PromoteRequest, RemoveRequest, Role, SnapshotRequest, SnapshotResponse, StatusRequest,
+    StatusResponse, TransferLeaderRequest, UpdateMemberRequest,
 };
 use crate::storage::Store;
+use crate::storage::disk::Disk;
 use crate::storage::log::Log;
 use crate::storage::log::record::Peer;
 use crate::storage::snapshot::Snapshots;
@@ -37,6 +42,8 @@ const PROTOCOL: u32 = 1;
 /// A leader that has not heard from a quorum for this long reports `no leader`.
 const QUORUM_LOST: Duration = Duration::from_secs(2);
 const SNAPSHOT_TIMEOUT: Duration = Duration::from_secs(600);
+/// How long a backup waits until this node has applied what was acknowledged before it.
+const CATCH_UP_TIMEOUT: Duration = Duration::from_secs(60);
 /// The time limit of a forwarded change. It is longer than the limits of the change itself.
 const FORWARD_TIMEOUT: Duration = Duration::from_secs(40);
 
@@ -45,6 +52,9 @@ pub struct AdminService {
     pub store: Arc<dyn Store>,
     pub snapshots: Arc<Snapshots>,
     pub log: Log,
+    pub disk: Arc<dyn Disk>,
+    pub disk_space: Arc<DiskSpace>,
+    pub read_index: Arc<ReadIndex>,
     /// The address and instance of this node, as peers know it.
     pub peer: Peer,
     pub on_cluster: Option<OnCluster>,
@@ -61,6 +71,9 @@ impl AdminService {
             store: replica.store().clone(),
             snapshots: replica.snapshots().clone(),
             log: replica.log().clone(),
+            disk: replica.disk().clone(),
+            disk_space: replica.disk_space().clone(),
+            read_index: replica.read_index().clone(),
             peer: replica.peer().clone(),
             on_cluster: None,
             describe: replica.describe().clone(),
@@ -137,6 +150,39 @@ impl AdminService {
         )))
     }
 
+    /// Builds snapshots until one holds this entry. One that is being built may have begun before.
+    async fn snapshot_after(&self, applied: u64) -> Result<(), Status> {
+        let raft = &self.membership.raft;
+        loop {
+            let had = index(&self.membership.metrics().snapshot);
+            if had >= Some(applied) {
+                return Ok(());
+            }
+            if !self.disk_space.has_room_for(self.snapshots.newest().map_or(0, |newest| newest.bytes)) {
+                let node = self.membership.peers.local.node;
+                return Err(Status::resource_exhausted(format!(
+                    "node {node} has no space for a snapshot on its disk; ask another node"
+                )));
+            }
+            raft.trigger().snapshot().await.map_err(|fatal| Status::unavailable(fatal.to_string()))?;
+            let newer = |metrics: &openraft::RaftMetrics<Types>| index(&metrics.snapshot) > had;
+            let built = raft.wait(Some(SNAPSHOT_TIMEOUT)).metrics(newer, "the snapshot is on disk").await;
+            built.map_err(|error| Status::deadline_exceeded(error.to_string()))?;
+        }
+    }
+
+    /// Waits until this node has applied everything that was acknowledged before this call. Returns its index.
+    async fn caught_up(&self) -> Result<u64, Status> {
+        let not_now = |why: &dyn std::fmt::Display| {
+            Status::unavailable(format!("{why}; --local backs up what this node has, without a leader"))
+        };
+        let index = self.read_index.confirm().await.map_err(|error| not_now(&error))?;
+        let wait = self.membership.raft.wait(Some(CATCH_UP_TIMEOUT));
+        let applied = wait.applied_index_at_least(Some(index), "everything acknowledged is applied").await;
+        applied.map_err(|error| not_now(&error))?;
+        Ok(index)
+    }
+
     fn changed(&self) -> ChangeResponse {
         let metrics = self.membership.metrics();
         ChangeResponse { leader: metrics.current_leader.unwrap_or(0), members: members(&metrics) }
@@ -151,6 +197,13 @@ impl AdminService {
         let certificate =
             |end: CertificateEnd| Certificate { port: end.port.to_owned(), not_after_ms: end.not_after_ms };
         let (role, health, health_reason) = condition(&metrics, identity.cluster_id.is_empty());
+        let mut warnings = report.warnings;
+        if self.disk_space.own_is_low() {
+            let (free, min) = (report.disk_free_bytes, self.disk_space.min_free());
+            warnings.push(format!(
+                "the disk is nearly full: {free} bytes are free, min_free_bytes is {min}; the cluster accepts no writes"
+            ));
+        }
         Ok(StatusResponse {
             cluster_id: identity.cluster_id,
             node: metrics.id,
@@ -169,13 +222,15 @@ impl AdminService {
             sync_us: self.log.sync_time().as_micros() as u64,
             sync_us_max: self.membership.peers.signs.times.sync_max().as_micros() as u64,
             client_url: report.client_url,
-            warnings: report.warnings,
+            warnings,
             certificates: report.certificates.into_iter().map(certificate).collect(),
             memory_bytes: report.memory_bytes,
             disk_free_bytes: report.disk_free_bytes,
             disk_size_bytes: report.disk_size_bytes,
             level: self.membership.level().map_err(|fault| Status::unavailable(fault.0))?,
             knows_level: NEWEST,
+            disk_low: self.disk_space.own_is_low(),
+            min_free_bytes: self.disk_space.min_free(),
         })
     }
 }
@@ -192,6 +247,10 @@ fn members(metrics: &openraft::RaftMetrics<Types>) -> Vec<Member> {
         name: peer.name.clone(),
     };
     membership.nodes().map(member).collect()
+}
+
+fn index(id: &Option<super::types::LogId>) -> Option<u64> {
+    id.as_ref().map(|id| id.index)
 }
 
 /// The role of a node, whether it can serve, and the reason if not.
@@ -325,20 +384,27 @@ impl Admin for AdminService {
 
     async fn snapshot(&self, request: Request<SnapshotRequest>) -> Result<Response<SnapshotResponse>, Status> {
         self.accept(self.admit("snapshot", request)?.call.as_ref())?;
-        let index = |id: &Option<super::types::LogId>| id.as_ref().map(|id| id.index);
-        let before = self.membership.metrics();
-        let (had, applied) = (index(&before.snapshot), index(&before.last_applied));
-        let Some(applied) = applied else {
+        let Some(applied) = index(&self.membership.metrics().last_applied) else {
             return Err(Status::failed_precondition("there is nothing to take a snapshot of yet"));
         };
-        let raft = &self.membership.raft;
-        raft.trigger().snapshot().await.map_err(|fatal| Status::unavailable(fatal.to_string()))?;
-        let built = |metrics: &openraft::RaftMetrics<Types>| {
-            let now = index(&metrics.snapshot);
-            now > had || now >= Some(applied)
+        self.snapshot_after(applied).await?;
+        Ok(Response::new(SnapshotResponse { index: index(&self.membership.metrics().snapshot).unwrap_or(0) }))
+    }
+
+    type BackupStream = BoxStream<'static, Result<BackupPart, Status>>;
+
+    async fn backup(&self, request: Request<BackupRequest>) -> Result<Response<Self::BackupStream>, Status> {
+        let request = self.admit("backup", request)?;
+        self.accept(request.call.as_ref())?;
+        let applied = match request.local {
+            true => index(&self.membership.metrics().last_applied),
+            false => Some(self.caught_up().await?),
         };
-        let after = raft.wait(Some(SNAPSHOT_TIMEOUT)).metrics(built, "the snapshot is on disk").await;
-        let after = after.map_err(|error| Status::deadline_exceeded(error.to_string()))?;
-        Ok(Response::new(SnapshotResponse { index: index(&after.snapshot).unwrap_or(0) }))
+        let applied = applied.ok_or_else(|| Status::failed_precondition("there is nothing to back up yet"))?;
+        self.snapshot_after(applied).await?;
+        let cluster_id = self.membership.peers.local.data_dir.identity().cluster_id;
+        let node = self.membership.peers.local.node;
+        let parts = backup::parts(&self.disk, &self.snapshots, RAFT_GROUP, node, cluster_id).await?;
+        Ok(Response::new(Box::pin(parts)))
     }
 }

@@ -23,6 +23,8 @@ pub enum Attempt {
     NotLeader(Option<u64>),
     /// Nothing was written.
     Unavailable(String),
+    /// Nothing was written, and a retry within the time of the caller is not worthwhile.
+    Full(String),
     /// The mutation may or may not have been written.
     Unknown(String),
 }

@@ -51,6 +51,8 @@ impl Replica {
             page.durations(catalogue::SNAPSHOT, &[("kind", kind)], &snapshots.took);
             page.whole_of(catalogue::SNAPSHOTS_FAILED, &[("kind", kind)], snapshots.failed.value());
         }
+        page.flag(catalogue::DISK_LOW, self.disk_space().own_is_low());
+        page.whole(catalogue::DISK_MIN_FREE, self.disk_space().min_free());
         self.log().measure(page);
         self.store().measure(page);
     }

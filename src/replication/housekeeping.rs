@@ -6,8 +6,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use openraft::async_runtime::WatchReceiver;
+use tokio::time::Instant;
 use tracing::{info, warn};
 
+use super::disk_space::DiskSpace;
 use super::membership::{InterruptedChange, MembershipChanges};
 use super::replica::Raft;
 use super::state_machine::off_runtime;
@@ -24,6 +26,14 @@ const KEPT_PART: u64 = 4;
 
 /// Entries kept behind the snapshot however large they are: a purge must never reach entries that are being applied.
 const KEEP_FEW: u64 = 1000;
+
+/// On a disk that is nearly full, a snapshot is due after this many entries: deletes free space in the state, and the
+/// log and the old snapshot hold theirs until there is a new snapshot. Nothing else would bring one, without writes.
+const ENTRIES_WHEN_LOW: u64 = 50;
+/// Entries kept behind such a snapshot: entries may be large, and few are applied while no writes are accepted.
+const KEEP_WHEN_LOW: u64 = 64;
+/// The pause between two such snapshots.
+const LOW_EVERY: Duration = Duration::from_secs(10);
 
 /// The bounds of the log.
 #[derive(Debug, Clone, Copy)]
@@ -52,8 +62,12 @@ impl Cadence {
         since.entries > 0 && enough && since.bytes >= since.snapshot_bytes
     }
 
-    /// The last entry that may be purged if the snapshot covers all entries up to `covered`.
-    fn purgeable(&self, log: &Log, covered: u64) -> u64 {
+    /// The last entry that may be purged if the snapshot covers all entries up to `covered`. A disk that is nearly full
+    /// keeps few.
+    fn purgeable(&self, log: &Log, covered: u64, low: bool) -> u64 {
+        if low {
+            return covered.saturating_sub(KEEP_WHEN_LOW.min(self.keep_entries));
+        }
         let by_bytes = log.index_before(covered, self.bytes / KEPT_PART).unwrap_or(0);
         let by_count = covered.saturating_sub(self.keep_entries);
         by_bytes.max(by_count).min(covered.saturating_sub(KEEP_FEW.min(self.keep_entries)))
@@ -61,9 +75,17 @@ impl Cadence {
 }
 
 /// Builds a snapshot whenever one is due, purges the log behind it, and verifies it from time to time.
-pub async fn run(raft: Raft, changes: Arc<MembershipChanges>, log: Log, snapshots: Arc<Snapshots>, cadence: Cadence) {
+pub async fn run(
+    raft: Raft,
+    changes: Arc<MembershipChanges>,
+    log: Log,
+    snapshots: Arc<Snapshots>,
+    cadence: Cadence,
+    disk_space: Arc<DiskSpace>,
+) {
     let mut scrub = tokio::time::interval(SCRUB_EVERY);
     let mut change = InterruptedChange::default();
+    let mut freed = None;
     loop {
         tokio::select! {
             () = tokio::time::sleep(EVERY) => {}
@@ -75,18 +97,26 @@ pub async fn run(raft: Raft, changes: Arc<MembershipChanges>, log: Log, snapshot
             }
         }
         change.finish(&changes).await;
-        if !step(&raft, &log, &snapshots, &cadence).await {
+        if !step(&raft, &log, &snapshots, &cadence, &disk_space, &mut freed).await {
             return;
         }
     }
 }
 
 /// Returns false after consensus has stopped.
-async fn step(raft: &Raft, log: &Log, snapshots: &Snapshots, cadence: &Cadence) -> bool {
+async fn step(
+    raft: &Raft,
+    log: &Log,
+    snapshots: &Snapshots,
+    cadence: &Cadence,
+    disk_space: &DiskSpace,
+    freed: &mut Option<Instant>,
+) -> bool {
     let applied = raft.metrics().borrow_watched().last_applied.map_or(0, |applied| applied.index);
     let (covered, snapshot_bytes) = snapshots.newest().map_or((0, 0), |newest| (newest.index, newest.bytes));
     let purged = log.edges().purged.map_or(0, |purged| purged.index);
-    let purgeable = cadence.purgeable(log, covered);
+    let low = disk_space.own_is_low();
+    let purgeable = cadence.purgeable(log, covered, low);
     let mut done = Ok(());
     if purgeable > purged {
         info!(bytes = log.bytes(), upto = purgeable, "purging the log behind the snapshot");
@@ -97,7 +127,11 @@ async fn step(raft: &Raft, log: &Log, snapshots: &Snapshots, cadence: &Cadence) 
         bytes: log.bytes_after(covered).saturating_sub(log.bytes_after(applied)),
         snapshot_bytes,
     };
-    if done.is_ok() && (cadence.due(since) || snapshots.is_damaged()) {
+    // A snapshot that does not fit would fail, and take the last space from the log meanwhile.
+    let frees = low && since.entries >= ENTRIES_WHEN_LOW && freed.is_none_or(|freed| freed.elapsed() >= LOW_EVERY);
+    let due = cadence.due(since) || snapshots.is_damaged() || frees;
+    if done.is_ok() && due && disk_space.has_room_for(snapshot_bytes) {
+        *freed = Some(Instant::now());
         // Has no effect while one is being built.
         done = raft.trigger().snapshot().await;
     }

@@ -156,6 +156,16 @@ impl DataDir {
         Ok(())
     }
 
+    /// Makes the directory part of a new cluster, whatever it belonged to, durably.
+    pub fn found_again(&self, cluster_id: &str) -> Result<(), IdentityError> {
+        let mut identity = self.lock();
+        let founded = Identity { cluster_id: cluster_id.to_owned(), ..identity.clone() };
+        write(&*self.disk, &self.path, &founded)?;
+        info!(from = identity.cluster_id, cluster = cluster_id, node = founded.node_id, "a new cluster");
+        *identity = founded;
+        Ok(())
+    }
+
     pub fn log_dir(&self) -> PathBuf {
         self.path.join("log")
     }

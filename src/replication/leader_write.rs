@@ -20,6 +20,7 @@ use crate::machine::long::Steps;
 use crate::machine::refusal::Fault;
 use crate::machine::stamp::Stamp;
 use crate::machine::{self, Answer, Command, Stamped};
+use crate::metrics::timeline::{Step, timed};
 use crate::mint::Mint;
 use crate::planted::{self, Bug};
 use crate::storage::log::command::Order;
@@ -59,6 +60,11 @@ impl LeaderWrite {
         }
         if let Some(answered) = self.answer_without_log(&stamped, deadline).await {
             return answered;
+        }
+        if stamped.command.grows()
+            && let Some(node) = self.replica.disk_space().nearly_full()
+        {
+            return Attempt::Full(format!("disk nearly full on node {node}"));
         }
         // An update is replicated as a patch, if the state here has the revision it is based on.
         if let Command::UpdateMessage(update) = &stamped.command {
@@ -169,7 +175,7 @@ impl LeaderWrite {
 
     /// Stamps a command, replicates it and waits until it is applied here.
     pub(super) async fn write(&self, stamped: Stamped, deadline: Instant) -> Attempt {
-        let (order, _turn) = match self.order(stamped, deadline).await {
+        let (order, _turn) = match timed(Step::Turn, self.order(stamped, deadline)).await {
             Ok(ordered) => ordered,
             Err(error) => return error.into(),
         };
@@ -182,7 +188,8 @@ impl LeaderWrite {
             return before_commit::answer(self, order);
         }
         let began = Instant::now();
-        match timeout_at(deadline.into(), self.replica.raft().client_write(order)).await {
+        let written = timeout_at(deadline.into(), self.replica.raft().client_write(order));
+        match timed(Step::Commit, written).await {
             Ok(Ok(written)) => match written.data {
                 Reply::Answered(answer) => {
                     self.replica.figures().commit.observe(began.elapsed());

@@ -23,6 +23,7 @@ use super::channels::Channels;
 use super::checkpoint::Checkpoint;
 use super::client_urls::{ClientUrl, ClientUrls};
 use super::cluster_clock::ClusterClock;
+use super::disk_space::{DiskSpace, FreeBytes};
 use super::elections::{ElectionTimes, Elections, Signs, VOTE_REQUEST_MAX};
 use super::figures::Figures;
 use super::formation::announce::Announce;
@@ -119,6 +120,10 @@ pub struct RaftSettings {
     pub peer_timeout: Duration,
     /// How much one command does to a long session.
     pub steps: Steps,
+    /// What the disk of the data directory has left.
+    pub free_bytes: FreeBytes,
+    /// Below this the cluster accepts no writes; 0 for never.
+    pub min_free_bytes: u64,
 }
 
 impl RaftSettings {
@@ -152,6 +157,8 @@ impl RaftSettings {
             election: Duration::from_millis(90),
             peer_timeout: Duration::from_secs(2),
             steps: Steps::default(),
+            free_bytes: Arc::new(|| None),
+            min_free_bytes: 0,
         }
     }
 
@@ -284,6 +291,8 @@ pub struct Replica {
     _asks_for_urls: AbortOnDropHandle<()>,
     _autopilot: AbortOnDropHandle<()>,
     _announce: Option<AbortOnDropHandle<()>>,
+    _watches_disks: AbortOnDropHandle<()>,
+    disk_space: Arc<DiskSpace>,
     client_urls: ClientUrls,
     describe: DescribeNode,
     figures: Arc<Figures>,
@@ -345,7 +354,9 @@ impl Replica {
         }
         let apply = threads.apply_with(applier, settings.apply_delay.clone()).map_err(no_thread)?;
         let figures = Arc::new(Figures::default());
-        let machine = StateMachine::new(apply, RAFT_GROUP, snapshots.clone(), figures.clone());
+        let (free, min_free) = (settings.free_bytes.clone(), settings.min_free_bytes);
+        let disk_space = Arc::new(DiskSpace::new(settings.node_id, free, min_free));
+        let machine = StateMachine::new(apply, RAFT_GROUP, snapshots.clone(), figures.clone(), disk_space.clone());
         let raft = Raft::new(settings.node_id, config, peers.clone(), LogStore::new(log.clone()), machine);
         let raft = threads.on_consensus(raft).await.map_err(|error| StartError::Raft(error.to_string()))?;
         let raft = raft.map_err(|fatal| StartError::Raft(fatal.to_string()))?;
@@ -356,7 +367,14 @@ impl Replica {
             let failure = watch_for_failure(&raft, figures.clone());
             let membership = Arc::new(MembershipChanges::new(raft.clone(), peers.clone(), store.clone()));
             let (log_files, kept) = (log.clone(), snapshots.clone());
-            let keeping = housekeeping::run(raft.clone(), membership.clone(), log_files, kept, settings.cadence());
+            let keeping = housekeeping::run(
+                raft.clone(),
+                membership.clone(),
+                log_files,
+                kept,
+                settings.cadence(),
+                disk_space.clone(),
+            );
             let elections = Elections { raft: raft.clone(), node: settings.node_id, times, signs, log: log.clone() };
             let describe = settings.describe.clone();
             let (instance, name) = (data_dir.identity().instance, settings.name.clone());
@@ -365,7 +383,10 @@ impl Replica {
             let announce = settings.discover.clone();
             let announce = announce.map(|discover| Announce { discover, meeting, membership: membership.clone() });
             let client_urls = ClientUrls::new(raft.clone(), peers.clone(), describe.clone());
+            let watching = disk_space.clone().run(raft.clone(), peers.clone());
             Replica {
+                _watches_disks: AbortOnDropHandle::new(tokio::spawn(watching)),
+                disk_space,
                 _asks_for_urls: AbortOnDropHandle::new(tokio::spawn(client_urls.clone().run())),
                 client_urls,
                 describe,
@@ -503,6 +524,10 @@ impl Replica {
 
     pub fn describe(&self) -> &DescribeNode {
         &self.describe
+    }
+
+    pub fn disk_space(&self) -> &Arc<DiskSpace> {
+        &self.disk_space
     }
 
     pub fn figures(&self) -> &Figures {

@@ -2,6 +2,7 @@
 //! Never: what an entry does (`apply.rs`), or the format of a snapshot file (`storage/snapshot.rs`).
 
 use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
@@ -10,15 +11,16 @@ use openraft::OptionalSend;
 use openraft::storage::{EntryResponder, RaftSnapshotBuilder, RaftStateMachine};
 use openraft::type_config::alias::SnapshotOf;
 use tokio::runtime::{Handle, RuntimeFlavor};
-use tracing::info;
+use tracing::{info, warn};
 
 use super::checkpoint::Checkpoint;
+use super::disk_space::DiskSpace;
 use super::figures::{self, Figures};
 use super::threads::ApplyThread;
 use super::types::{LogId, SnapshotMeta, StoredMembership, Types};
 use crate::machine::refusal::Fault;
-use crate::storage::Frozen;
 use crate::storage::snapshot::{Sealed, Snapshots};
+use crate::storage::{Frozen, Store};
 
 /// Entries are applied in batches of at most this many. In between, other tasks run and the batch is freed.
 const BATCH_ENTRIES: usize = 64;
@@ -30,11 +32,18 @@ pub struct StateMachine {
     group: u32,
     snapshots: Arc<Snapshots>,
     figures: Arc<Figures>,
+    disk_space: Arc<DiskSpace>,
 }
 
 impl StateMachine {
-    pub fn new(apply: ApplyThread, group: u32, snapshots: Arc<Snapshots>, figures: Arc<Figures>) -> StateMachine {
-        StateMachine { apply, group, snapshots, figures }
+    pub fn new(
+        apply: ApplyThread,
+        group: u32,
+        snapshots: Arc<Snapshots>,
+        figures: Arc<Figures>,
+        disk_space: Arc<DiskSpace>,
+    ) -> StateMachine {
+        StateMachine { apply, group, snapshots, figures, disk_space }
     }
 
     async fn apply_batch(&mut self, batch: Vec<EntryResponder<Types>>) -> io::Result<()> {
@@ -98,10 +107,13 @@ impl RaftStateMachine<Types> for StateMachine {
 
     async fn get_snapshot_builder(&mut self) -> Builder {
         // Frozen between two entries. Reading it out later does not delay apply.
-        let frozen = self.apply.run(|applier| applier.store().freeze()).await;
-        let frozen = frozen.unwrap_or_else(|error| Err(Fault(error.to_string())));
-        let (snapshots, figures) = (self.snapshots.clone(), self.figures.clone());
-        Builder { frozen: Mutex::new(Some(frozen)), group: self.group, snapshots, figures }
+        let frozen = self.apply.run(|applier| (applier.store().clone(), applier.store().freeze())).await;
+        let (store, frozen) = match frozen {
+            Ok((store, frozen)) => (Some(store), frozen),
+            Err(error) => (None, Err(Fault(error.to_string()))),
+        };
+        let (snapshots, figures, disk_space) = (self.snapshots.clone(), self.figures.clone(), self.disk_space.clone());
+        Builder { frozen: Mutex::new(Some(frozen)), store, group: self.group, snapshots, figures, disk_space }
     }
 
     async fn install_snapshot(&mut self, meta: &SnapshotMeta, snapshot: Sealed) -> io::Result<()> {
@@ -158,9 +170,12 @@ fn described(sealed: Sealed, group: u32) -> io::Result<SnapshotOf<Types, Sealed>
 pub struct Builder {
     /// Only one task builds; the lock makes the type `Sync`, which openraft requires.
     frozen: Mutex<Option<Result<Frozen, Fault>>>,
+    /// To freeze it again, if the first snapshot did not fit on the disk.
+    store: Option<Arc<dyn Store>>,
     group: u32,
     snapshots: Arc<Snapshots>,
     figures: Arc<Figures>,
+    disk_space: Arc<DiskSpace>,
 }
 
 impl RaftSnapshotBuilder<Types> for Builder {
@@ -178,15 +193,48 @@ impl Builder {
     async fn build(&mut self) -> io::Result<SnapshotOf<Types, Sealed>> {
         let used = || io::Error::other("a snapshot builder builds once");
         let frozen = self.frozen.get_mut().unwrap_or_else(PoisonError::into_inner).take();
-        let frozen = frozen.ok_or_else(used)?.map_err(io_error)?;
-        let (snapshots, group) = (self.snapshots.clone(), self.group);
-        let published = off_runtime(move || {
-            let checkpoint = Checkpoint::of(frozen.checkpoint, group).map_err(io_error)?;
-            let index = checkpoint.applied.map_or(0, |applied| applied.index);
-            let sealed = snapshots.write(index, checkpoint.encode(), frozen.pairs)?;
-            io::Result::Ok(snapshots.publish(sealed)?)
-        })
-        .await??;
-        described(published, group)
+        let mut frozen = frozen.ok_or_else(used)?.map_err(io_error)?;
+        loop {
+            let (snapshots, group, disk_space) = (self.snapshots.clone(), self.group, self.disk_space.clone());
+            let written = off_runtime(move || write(&snapshots, group, frozen, disk_space)).await?;
+            let no_room = match written {
+                Err(error) if error.kind() == io::ErrorKind::StorageFull => error,
+                written => return described(written?, group),
+            };
+            // openraft ends the node if this fails, and without writes nothing else would build a snapshot.
+            warn!(error = %no_room, "a snapshot does not fit on the disk; it is built when there is more space");
+            self.figures.built.failed.count();
+            let Some(store) = self.store.clone().filter(|_| !self.snapshots.is_closed()) else { return Err(no_room) };
+            if !self.disk_space.grows(|| self.snapshots.is_closed()).await {
+                return Err(no_room);
+            }
+            frozen = store.freeze().map_err(io_error)?;
+        }
+    }
+}
+
+/// How much of a snapshot is written between two looks at the disk.
+const LOOK_EVERY_BYTES: usize = 1 << 20;
+
+/// Writes one frozen state and makes it the newest snapshot. Stops before the log has no space left.
+fn write(snapshots: &Snapshots, group: u32, frozen: Frozen, disk_space: Arc<DiskSpace>) -> io::Result<Sealed> {
+    let checkpoint = Checkpoint::of(frozen.checkpoint, group).map_err(io_error)?;
+    let index = checkpoint.applied.map_or(0, |applied| applied.index);
+    let out_of_room = Arc::new(AtomicBool::new(false));
+    let (stopped, mut since_look) = (out_of_room.clone(), 0);
+    let pairs = frozen.pairs.map(move |pair| {
+        since_look += pair.as_ref().map_or(0, |(key, value)| key.len() + value.len());
+        if since_look >= LOOK_EVERY_BYTES {
+            since_look = 0;
+            if !disk_space.leaves_room_for_log() {
+                stopped.store(true, Ordering::Relaxed);
+                return Err(Fault("the disk is nearly full".to_owned()));
+            }
+        }
+        pair
+    });
+    match snapshots.write(index, checkpoint.encode(), Box::new(pairs)) {
+        Err(error) if out_of_room.load(Ordering::Relaxed) => Err(io::Error::new(io::ErrorKind::StorageFull, error)),
+        written => Ok(snapshots.publish(written?)?),
     }
 }

@@ -8,6 +8,7 @@ use tempfile::TempDir;
 
 use super::RAFT_GROUP;
 use super::apply::Applier;
+use super::disk_space::DiskSpace;
 use super::log_store::LogStore;
 use super::state_machine::StateMachine;
 use super::threads::ApplyThread;
@@ -36,7 +37,9 @@ impl StoreBuilder<Types, LogStore, StateMachine, TempDir> for Builder {
             Applier::new(Arc::new(MemoryStore::new()), Arc::new(NoSubscribers), RAFT_GROUP).unwrap().with_gaps();
         let snapshots = Arc::new(Snapshots::open(disk, &dir.path().join("snapshots")).unwrap());
         let apply = ApplyThread::here(applier, Arc::new(|| std::time::Duration::ZERO));
-        Ok((dir, LogStore::new(log), StateMachine::new(apply, RAFT_GROUP, snapshots, Arc::default())))
+        let disk_space = Arc::new(DiskSpace::new(1, Arc::new(|| None), 0));
+        let machine = StateMachine::new(apply, RAFT_GROUP, snapshots, Arc::default(), disk_space);
+        Ok((dir, LogStore::new(log), machine))
     }
 }
 

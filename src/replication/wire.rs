@@ -183,9 +183,12 @@ pub fn attempt_to_proto(attempt: Attempt) -> peer::ForwardOutcome {
         Attempt::Answered(answer) => Outcome::Answer(answer::encode(&answer)),
         Attempt::NotLeader(leader) => Outcome::NotLeader(peer::NotLeader { leader: leader.unwrap_or(0) }),
         Attempt::Unavailable(why) => Outcome::Unavailable(why),
+        Attempt::Full(why) => {
+            return peer::ForwardOutcome { outcome: Some(Outcome::Unavailable(why)), retry_is_late: true };
+        }
         Attempt::Unknown(why) => Outcome::Unknown(why),
     };
-    peer::ForwardOutcome { outcome: Some(outcome) }
+    peer::ForwardOutcome { outcome: Some(outcome), retry_is_late: false }
 }
 
 pub fn attempt_from_proto(spelled: peer::ForwardOutcome) -> Attempt {
@@ -196,6 +199,7 @@ pub fn attempt_from_proto(spelled: peer::ForwardOutcome) -> Attempt {
             Err(fault) => Attempt::Unknown(format!("this version cannot read the leader's answer: {fault}")),
         },
         Some(Outcome::NotLeader(peer::NotLeader { leader })) => Attempt::NotLeader((leader != 0).then_some(leader)),
+        Some(Outcome::Unavailable(why)) if spelled.retry_is_late => Attempt::Full(why),
         Some(Outcome::Unavailable(why)) => Attempt::Unavailable(why),
         Some(Outcome::Unknown(why)) => Attempt::Unknown(why),
         None => Attempt::Unknown("this version does not know the kind of the leader's answer".to_owned()),

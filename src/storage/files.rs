@@ -53,6 +53,16 @@ pub fn put_file(path: &Path, content: &[u8]) -> io::Result<()> {
     sync_parent(path)
 }
 
+/// The free and all bytes of the file system of a directory. `None` where the system does not say.
+pub fn disk_space(dir: &Path) -> Option<(u64, u64)> {
+    #[cfg(unix)]
+    return rustix::fs::statvfs(dir)
+        .ok()
+        .map(|found| (found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize));
+    #[cfg(not(unix))]
+    return None;
+}
+
 pub fn sync_parent(path: &Path) -> io::Result<()> {
     match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => sync_dir(parent),

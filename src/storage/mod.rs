@@ -1,10 +1,11 @@
 //! Storage: the log, the state and snapshots on disk.
 //!
 //! Owns: `Store` (the state of one Raft group: read, commit, freeze, replace) on sled and in memory; the key families
-//! of the state (`state/`); the append-only log (`log/`); snapshot files (`snapshot/`); the JSONL files of the fs
-//! adapter (`jsonl/`); the version of every format.
+//! of the state (`state/`); the append-only log (`log/`); snapshot files (`snapshot/`); backup files
+//! (`backup.rs`); the JSONL files of the fs adapter (`jsonl/`); the version of every format.
 //! May touch: the machine's types. Never: a decision about sessions.
 
+pub mod backup;
 pub mod blocking;
 #[cfg(target_os = "linux")]
 mod direct;

@@ -20,6 +20,11 @@ use crate::access::{Action, Identity, Presented, audit};
 #[derive(Clone, Copy)]
 pub struct From(pub SocketAddr);
 
+/// The peer of a request; a zero address if nobody noted it.
+pub fn peer_of(request: &Request) -> SocketAddr {
+    request.extensions().get::<From>().map_or_else(|| SocketAddr::from(([0, 0, 0, 0], 0)), |from| from.0)
+}
+
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct LoginForm {
@@ -35,7 +40,7 @@ pub async fn login(State(port): State<Port>, request: Request) -> Response {
     if !origin::is_own_page(request.headers()) {
         return http::error(Kind::ForeignOrigin, "refused: only a page of this node may set its cookie");
     }
-    let from = request.extensions().get::<From>().map_or_else(|| SocketAddr::from(([0, 0, 0, 0], 0)), |from| from.0);
+    let from = peer_of(&request);
     let (body, _room) = match http::read_body(&port, request).await {
         Ok(read) => read,
         Err(refused) => return refused.into_response(),

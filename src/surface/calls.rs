@@ -16,6 +16,7 @@ use super::turns::{Computing, NoTurn, Turns, session_of};
 use crate::access::Action;
 use crate::machine::refusal::Refusal;
 use crate::machine::{Answer, Found, Query};
+use crate::metrics::timeline::{Step, timed};
 use crate::proposal::{Adapter, Freshness, Intent, Proposal, Relayed};
 use crate::requests::config_status::ReloadStatus;
 use crate::requests::limits::RESPONSE_BYTES_MAX;
@@ -105,7 +106,7 @@ impl Calls {
         deadline: Instant,
     ) -> Result<String, CallError> {
         let session = session_of(&query).cloned();
-        let _turn = self.turns.wait(session.as_ref(), deadline).await.map_err(|NoTurn| {
+        let _turn = timed(Step::Turn, self.turns.wait(session.as_ref(), deadline)).await.map_err(|NoTurn| {
             CallError::Unavailable("too many large reads are in progress: read it again later".to_owned())
         })?;
         let reading = async {

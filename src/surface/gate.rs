@@ -10,15 +10,19 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
+use tracing::Instrument as _;
 
 use super::call_figures::CallFigures;
 pub use super::call_figures::Tally;
 use super::errors::CallError;
+use super::fair_share::{Busy, CallerKey, FairShare, Slot};
 use super::locked;
+use super::slow_calls::SlowCalls;
 use super::socket::Text;
 use super::socket::intake::kib;
 use crate::access::{Action, Identity, audit};
 use crate::machine::{Answer, Found, Query};
+use crate::metrics::timeline::followed;
 use crate::metrics::{Counter, Page, catalogue};
 use crate::proposal::{Freshness, Proposal};
 
@@ -43,13 +47,24 @@ pub struct Call {
     pub metadata: Option<String>,
     pub deadline: Instant,
     pub caller: Caller,
+    /// The trace that the caller follows, as it was sent (`traceparent`).
+    pub trace: Option<String>,
 }
 
 impl Call {
     /// A call without metadata.
     pub fn new(function: impl Into<String>, body: impl Into<Text>, deadline: Instant, caller: Caller) -> Call {
-        Call { function: function.into(), body: body.into(), metadata: None, deadline, caller }
+        Call { function: function.into(), body: body.into(), metadata: None, deadline, caller, trace: None }
     }
+}
+
+/// The `traceparent` of a call, bare or as JSON text, if it has the shape that the W3C gives it. It is logged, so nothing
+/// else is taken.
+pub fn trace_of(given: Option<&str>) -> Option<String> {
+    let text = given?.trim_matches('"');
+    let lengths = text.split('-').map(str::len);
+    let is_hex = |c: char| c == '-' || c.is_ascii_digit() || ('a'..='f').contains(&c);
+    (lengths.eq([2, 32, 16, 2]) && text.chars().all(is_hex)).then(|| text.to_owned())
 }
 
 /// Who makes a call, and through which door.
@@ -145,6 +160,8 @@ pub struct DescribedFunction {
 pub struct Gate {
     service: Arc<dyn Service>,
     memory: Memory,
+    share: FairShare,
+    slow_calls: SlowCalls,
     calls: CallFigures,
     not_admitted: Counter,
     refused_logins: [Counter; Door::ALL.len()],
@@ -163,6 +180,8 @@ impl Gate {
         Arc::new(Gate {
             service,
             memory: Memory::new(bytes),
+            share: FairShare::default(),
+            slow_calls: SlowCalls::default(),
             calls: CallFigures::default(),
             not_admitted: Counter::default(),
             refused_logins: Default::default(),
@@ -208,24 +227,31 @@ impl Gate {
         Instant::now() + self.service.call_timeout()
     }
 
-    /// Admits a call: waits until there is memory for it, at most until its deadline. Fails when the port it came
-    /// through is closing. The permit is held until the call is answered.
+    /// Admits a call: waits until its caller may run one more and until there is memory for it, at most until its
+    /// deadline. Fails at once when too many calls of the caller wait, or when the port it came through is closing. The
+    /// admission is held until the call is answered.
     pub async fn admit(
         &self,
+        caller: CallerKey,
         function: &str,
         body_bytes: usize,
         deadline: Instant,
         closing: &CancellationToken,
-    ) -> Result<OwnedSemaphorePermit, CallError> {
+    ) -> Result<Admission, CallError> {
         check_open(function, closing)?;
+        let busy = |why: String| {
+            self.not_admitted.count();
+            CallError::Unavailable(format!("the node is busy: {why}; try again"))
+        };
+        let slot = match tokio::time::timeout_at(deadline.into(), self.share.take(caller)).await {
+            Ok(Ok(slot)) => slot,
+            Ok(Err(Busy(waiting))) => return Err(busy(format!("{waiting} calls of this caller wait already"))),
+            Err(_) => return Err(busy("the turn of the call did not come by its deadline".to_owned())),
+        };
         match tokio::time::timeout_at(deadline.into(), self.memory.take(body_bytes)).await {
-            Ok(Some(permit)) => Ok(permit),
+            Ok(Some(memory)) => Ok(Admission { _memory: memory, _slot: slot }),
             Ok(None) => Err(CallError::shutting_down(function)),
-            Err(_) => {
-                self.not_admitted.count();
-                let why = "the node is busy: no memory for the call became free by its deadline; try again";
-                Err(CallError::Unavailable(why.to_owned()))
-            }
+            Err(_) => Err(busy("no memory for the call became free by its deadline".to_owned())),
         }
     }
 
@@ -238,13 +264,17 @@ impl Gate {
             allowed.inspect_err(|_| audit::refused_call(&call.caller.identity, call.caller.door, &call.function))?;
             self.service.call(call).await
         };
-        let answer = match tokio::time::timeout(at_most, answering).await {
+        // Lines of the log that belong to the call name it, with the level debug.
+        let span = tracing::debug_span!("call", function = call.function, trace = call.trace);
+        let (answered, went) = followed(tokio::time::timeout(at_most, answering).instrument(span)).await;
+        let answer = match answered {
             Ok(answer) => answer,
             Err(_) => {
                 let why = format!("`{}` did not answer by its deadline", call.function);
                 Err(CallError::OutcomeUnknown(why))
             }
         };
+        self.slow_calls.note(call, running.started.elapsed(), &went, answer.as_ref().err());
         running.ends_with(&answer);
         answer
     }
@@ -269,6 +299,7 @@ impl Gate {
     pub fn measure(&self, page: &mut Page) {
         self.calls.measure(page);
         self.memory.measure(page);
+        page.whole(catalogue::CALLS_QUEUED, self.share.waiting() as u64);
         page.whole(catalogue::CALLS_NOT_ADMITTED, self.not_admitted.value());
         // An engine has no login: the node logs in there.
         for door in [Door::Bus, Door::Http, Door::Gateway] {
@@ -276,6 +307,12 @@ impl Gate {
             page.whole_of(catalogue::LOGINS_REFUSED, &[("door", door.name())], refused);
         }
     }
+}
+
+/// A call that may run. Dropping it lets others run.
+pub struct Admission {
+    _memory: OwnedSemaphorePermit,
+    _slot: Slot,
 }
 
 /// The memory for calls in flight.
@@ -425,40 +462,55 @@ mod tests {
         assert_eq!(counts(Door::Engine), [0, 0, 0, 1, 0]);
     }
 
+    #[test]
+    fn only_a_trace_of_the_right_shape_is_taken() {
+        let good = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+        assert_eq!(trace_of(Some(good)).as_deref(), Some(good));
+        assert_eq!(trace_of(Some(&format!("\"{good}\""))).as_deref(), Some(good));
+        for bad in ["", "00", "null", "00-x-y-01", "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-0\n"] {
+            assert_eq!(trace_of(Some(bad)), None, "{bad}");
+        }
+        assert_eq!(trace_of(None), None);
+    }
+
+    fn somebody() -> CallerKey {
+        CallerKey::Name("somebody".into())
+    }
+
     #[tokio::test]
     async fn a_closing_port_admits_nothing() {
         let (gate, closing) = (Gate::new(Arc::new(ByName)), CancellationToken::new());
-        assert!(gate.admit("session::get", 10, gate.deadline(), &closing).await.is_ok());
+        assert!(gate.admit(somebody(), "session::get", 10, gate.deadline(), &closing).await.is_ok());
         closing.cancel();
-        let own = gate.admit("session::get", 10, gate.deadline(), &closing).await.unwrap_err();
+        let own = gate.admit(somebody(), "session::get", 10, gate.deadline(), &closing).await.err().unwrap();
         assert!(own.to_string().starts_with("session/storage: this node is shutting down"), "{own}");
-        let other = gate.admit("shop::buy", 10, gate.deadline(), &closing).await.unwrap_err();
+        let other = gate.admit(somebody(), "shop::buy", 10, gate.deadline(), &closing).await.err().unwrap();
         assert_eq!(other, CallError::ShuttingDown);
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_call_waits_for_memory_until_its_deadline_and_health_tells_of_it() {
         let (gate, closing) = (Gate::with_memory(Arc::new(ByName), 1 << 20), CancellationToken::new());
-        let all = gate.admit("session::append", 1 << 20, gate.deadline(), &closing).await.unwrap();
+        let all = gate.admit(somebody(), "session::append", 1 << 20, gate.deadline(), &closing).await.ok().unwrap();
         assert_eq!(gate.trouble(), None);
-        let mut waiting = Box::pin(gate.admit("session::get", 10, gate.deadline(), &closing));
+        let mut waiting = Box::pin(gate.admit(somebody(), "session::get", 10, gate.deadline(), &closing));
         assert!(waiting.as_mut().now_or_never().is_none());
         assert_eq!(gate.trouble(), None, "a moment of waiting is ordinary");
         tokio::time::sleep(STUCK_AFTER * 2).await;
         assert!(gate.trouble().unwrap().starts_with("1 calls wait for memory"));
-        let late = waiting.await.unwrap_err();
+        let late = waiting.await.err().unwrap();
         assert!(late.to_string().starts_with("session/storage: the node is busy"), "{late}");
         assert_eq!(gate.trouble(), None);
         drop(all);
-        assert!(gate.admit("session::get", 10, gate.deadline(), &closing).await.is_ok());
+        assert!(gate.admit(somebody(), "session::get", 10, gate.deadline(), &closing).await.is_ok());
     }
 
     #[tokio::test]
     async fn the_memory_for_calls_can_change_while_calls_are_in_flight() {
         let (gate, closing) = (Gate::with_memory(Arc::new(ByName), 8 << 20), CancellationToken::new());
-        let held = gate.admit("session::append", 1 << 20, gate.deadline(), &closing).await.unwrap();
+        let held = gate.admit(somebody(), "session::append", 1 << 20, gate.deadline(), &closing).await.ok().unwrap();
         gate.change_memory(2 << 20);
-        let mut waiting = Box::pin(gate.admit("session::append", 1 << 20, gate.deadline(), &closing));
+        let mut waiting = Box::pin(gate.admit(somebody(), "session::append", 1 << 20, gate.deadline(), &closing));
         assert!(waiting.as_mut().now_or_never().is_none());
         drop(held);
         assert!(waiting.await.is_ok());

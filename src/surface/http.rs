@@ -33,6 +33,8 @@ use super::endpoint::LiveLimits;
 use super::errors::{CallError, Kind};
 use super::gate::{Call, Caller, Door, check_open};
 use super::gateway::{self, Gateway};
+use super::fair_share::CallerKey;
+use super::gate::{Call, Caller, Door, check_open, trace_of};
 use super::history::History;
 use super::probes::Readiness;
 use super::scrapes::Scrapes;
@@ -398,11 +400,13 @@ async fn call(
         Err(rejection) => return HttpError::Query(rejection.body_text()).into_response(),
     };
     let caller = Caller { door: Door::Http, identity: identity_of(&request) };
+    let key = CallerKey::of(&caller.identity, CallerKey::Connection(account::peer_of(&request)));
     let gate = port.bus.gate();
     if let Err(refused) = gate.check_access(&caller.identity, &function) {
         gate.refused_early(&caller, &function);
         return error(refused.kind(), &refused.message());
     }
+    let trace = trace_of(request.headers().get("traceparent").and_then(|value| value.to_str().ok()));
     let (body, room) = match read_body(&port, request).await {
         Ok(read) => read,
         Err(refused) => return refused.into_response(),
@@ -413,10 +417,10 @@ async fn call(
         // A call to another client's function may take minutes. It must not hold what this node's functions need.
         let _admitted = match port.bus.forwards(&realm_of(&caller.identity), &function) {
             true => None,
-            false => Some(gate.admit(&function, body.len(), deadline, &port.shutdown).await?),
+            false => Some(gate.admit(key, &function, body.len(), deadline, &port.shutdown).await?),
         };
         drop(room);
-        port.bus.call(Call { function, body, metadata, deadline, caller }).await
+        port.bus.call(Call { function, body, metadata, deadline, caller, trace }).await
     };
     match answer.await {
         Ok(result) => large_text(&port, result),

@@ -31,6 +31,8 @@ pub mod subscribe;
 pub mod sse;
 pub mod watch;
 pub mod subscription;
+pub mod fair_share;
+mod slow_calls;
 pub mod gate;
 pub mod call_figures;
 pub mod calls;

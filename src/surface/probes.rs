@@ -26,11 +26,18 @@ pub struct Check {
     pub name: &'static str,
     /// Why it fails. Tells no id and no address.
     pub trouble: Option<String>,
+    /// Its failure makes a node not ready. Otherwise it is only shown, in the verbose form.
+    pub required: bool,
 }
 
 impl Check {
     pub fn new(name: &'static str, trouble: Option<String>) -> Check {
-        Check { name, trouble }
+        Check { name, trouble, required: true }
+    }
+
+    /// Something to see in the verbose form, which is no reason to send clients elsewhere.
+    pub fn note(name: &'static str, trouble: Option<String>) -> Check {
+        Check { name, trouble, required: false }
     }
 
     /// A check whose failure needs no details.
@@ -100,9 +107,10 @@ pub async fn readyz(State(port): State<Port>, form: AskedForm) -> Response {
 
 /// One line per failing check, or `ok`. The verbose form has a line for every check.
 fn print(checks: &[Check], verbose: bool) -> Response {
-    let ready = checks.iter().all(|check| check.trouble.is_none());
+    let fails = |check: &Check| check.required && check.trouble.is_some();
+    let ready = !checks.iter().any(fails);
     let mut text = String::new();
-    for Check { name, trouble } in checks.iter().filter(|check| verbose || check.trouble.is_some()) {
+    for Check { name, trouble, .. } in checks.iter().filter(|check| verbose || fails(check)) {
         // Writing to a string cannot fail.
         let _ = writeln!(text, "{name}: {}", trouble.as_deref().unwrap_or("ok"));
     }

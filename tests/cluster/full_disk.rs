@@ -1,6 +1,7 @@
-//! Laws of a full disk: a node that cannot write logs the reason and stops, no acknowledged write is lost or damaged,
-//! and the node serves again when there is space. The disks are small tmpfs mounts in a mount namespace of the cluster,
-//! which ends with it; that needs root.
+//! Laws of a full disk: below `min_free_bytes` the cluster refuses writes and names the node; reads go on; no process
+//! ends, even if its disk is filled to the last byte; writes resume by themselves when there is space, and nothing that
+//! was acknowledged is lost or damaged. The disks are small tmpfs mounts in a mount namespace of the cluster, which ends
+//! with it; that needs root.
 
 use std::fs::{self, File};
 use std::io::{ErrorKind, Write};
@@ -9,10 +10,12 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::load::{History, Load, LoadSettings};
+use serde_json::{Value, json};
 
+use crate::load::{Caller, History, Load, LoadSettings, Nodes, Outcome};
 use crate::processes::{
-    DevCluster, assert_lawful, equal_states, eventually, leader, one_cluster_at_a_time, progress, shell_in, start_load,
+    DevCluster, LoneNode, assert_lawful, call, equal_states, eventually, leader, one_cluster_at_a_time, program,
+    progress, shell_in, start_load, status,
 };
 
 /// Enough for a new node, and for little more.
@@ -40,7 +43,7 @@ fn on_small_disks(dir: &Path, nodes: u64) -> DevCluster {
         .collect();
     let script = format!("cd \"$0\" && {}exec \"$@\"", mounts.concat());
     let wrapper = shell_in(&["unshare", "--mount"], &script, dir);
-    DevCluster::start_by(wrapper, dir, nodes as usize, &["--respawn"])
+    DevCluster::start_by(wrapper, dir, nodes as usize, &[])
 }
 
 /// A file that fills the disk.
@@ -78,22 +81,6 @@ impl Ballast {
     }
 }
 
-/// Waits until a node logs that its disk is full. Returns the line.
-async fn logs_full_disk(dir: &Path, node: u64) -> String {
-    eventually(async || {
-        let log = fs::read_to_string(dir.join(format!("node-{node}.log"))).unwrap_or_default();
-        let line = log.lines().find(|line| line.contains("No space left on device")).map(str::to_owned);
-        line.ok_or_else(|| format!("node {node} does not log that its disk is full:\n{log}"))
-    })
-    .await
-}
-
-/// Waits until a process has ended. What it acknowledged just before its disk was full may still be on its way.
-async fn ends(pid: u32) {
-    let alive = Path::new("/proc").join(pid.to_string());
-    eventually(async || if alive.exists() { Err(format!("process {pid} still runs")) } else { Ok(()) }).await;
-}
-
 /// Starts a load, and returns once it has written something.
 async fn loaded(cluster: &DevCluster, name: &str) -> (Load, Arc<History>) {
     let load = start_load(LoadSettings::new(name), &cluster.nodes()).await;
@@ -102,8 +89,67 @@ async fn loaded(cluster: &DevCluster, name: &str) -> (Load, Arc<History>) {
     (load, history)
 }
 
+/// Waits until every node refuses a write, at once, because the disk of this one is nearly full.
+async fn refuses_writes(cluster: &DevCluster, full: &[u64]) {
+    for client in cluster.clients() {
+        let mut caller = Caller::new(Nodes::new(vec![client]), 0, Duration::from_secs(20));
+        eventually(async || match caller.call("session::create", &json!({"title": "too much"})).await {
+            Outcome::Unavailable(why) if full.iter().any(|node| is_about(&why, *node)) => Ok(()),
+            other => Err(format!("{client} does not refuse for node {full:?}: {other:?}")),
+        })
+        .await;
+    }
+}
+
+fn is_about(why: &str, node: u64) -> bool {
+    why.ends_with(&format!("disk nearly full on node {node}"))
+}
+
+/// Every node answers a read.
+async fn reads_go_on(cluster: &DevCluster) {
+    for client in cluster.clients() {
+        let page = call(client, "session::list", json!({"limit": 1})).await;
+        assert_eq!(page["sessions"].as_array().map(Vec::len), Some(1), "{page}");
+    }
+}
+
+/// What operators see about the disk of a node.
+async fn shows_full_disk(cluster: &DevCluster, node: u64) {
+    let line = cluster.line(node);
+    eventually(async || {
+        let status = status(&line.peer).await;
+        let own = status["nodes"].as_array().and_then(|nodes| nodes.iter().find(|one| one["node"] == node).cloned());
+        let warnings = own.unwrap_or_default()["warnings"].to_string();
+        let shown = warnings.contains("nearly full");
+        if shown { Ok(()) } else { Err(format!("cluster status does not warn: {status}")) }
+    })
+    .await;
+    let url = |path: &str| format!("http://{}{path}", line.client_address());
+    let get = |path: &str| {
+        let output = Command::new("curl").args(["-s", "-w", " %{http_code}", &url(path)]).output().expect("curl runs");
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    let ready = get("/readyz?verbose");
+    assert!(ready.contains("disk: nearly full") && ready.ends_with(" 200"), "{ready}");
+    assert!(get("/metrics").contains("session_manager_disk_low 1"));
+}
+
+fn pids(cluster: &DevCluster) -> Vec<u32> {
+    cluster.lines().iter().map(|line| line.pid).collect()
+}
+
+fn all_alive(cluster: &DevCluster) {
+    for pid in pids(cluster) {
+        assert!(Path::new("/proc").join(pid.to_string()).exists(), "a node has ended");
+    }
+}
+
+fn id(created: &Value) -> Value {
+    created["session_id"].clone()
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_leader_with_a_full_disk_stops_and_returns_with_space_while_the_others_write() {
+async fn a_cluster_with_full_disks_refuses_writes_serves_reads_and_goes_on_by_itself() {
     let _only = one_cluster_at_a_time().await;
     if !may_mount() {
         return;
@@ -111,20 +157,38 @@ async fn a_leader_with_a_full_disk_stops_and_returns_with_space_while_the_others
     let dir = tempfile::tempdir().expect("a temporary directory");
     let cluster = on_small_disks(dir.path(), 3);
     let (load, history) = loaded(&cluster, "full disk").await;
+    let before = call(cluster.clients()[0], "session::create", json!({"title": "before"})).await;
+    let processes = pids(&cluster);
 
-    let full = leader(&cluster.peer_besides(0)).await;
-    let ballast = Ballast::fill(cluster.pid(), &cluster.line(full).data_dir);
-    let line = logs_full_disk(dir.path(), full).await;
+    // 1. The disk of the leader, to the last byte, under load.
+    let first = leader(&cluster.peer_besides(0)).await;
+    let fill = |node: u64| Ballast::fill(cluster.pid(), &cluster.line(node).data_dir);
+    let mut ballast = vec![fill(first)];
+    refuses_writes(&cluster, &[1, 2, 3]).await;
+    reads_go_on(&cluster).await;
+    shows_full_disk(&cluster, first).await;
+    all_alive(&cluster);
+    // Two others have space, so a delete is durable on a majority.
+    let other = cluster.line(first % 3 + 1).client_address();
+    let deleted = call(other, "session::delete", json!({"session_id": id(&before)})).await;
+    assert_eq!(deleted["deleted"], true, "{deleted}");
+
+    // 2. A second one, and then all of them.
+    ballast.push(fill(first % 3 + 1));
+    refuses_writes(&cluster, &[1, 2, 3]).await;
+    reads_go_on(&cluster).await;
+    ballast.push(fill((first + 1) % 3 + 1));
+    refuses_writes(&cluster, &[1, 2, 3]).await;
+    reads_go_on(&cluster).await;
+    all_alive(&cluster);
+
+    // 3. Space again. Nobody does anything else.
+    ballast.into_iter().for_each(Ballast::remove);
     progress(&history, 100).await;
-    ballast.remove();
-
-    // `dev --respawn` restarts the node. Nothing else is done to repair it.
-    equal_states(&cluster.peer_besides(full), 3).await;
-    progress(&history, 50).await;
     let history = load.stop().await;
     equal_states(&cluster.peer_besides(0), 3).await;
+    assert_eq!(pids(&cluster), processes, "no node was restarted");
     assert_lawful(&history, &cluster.clients()).await;
-    println!("the log of the leader, node {full}: {line}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -136,22 +200,106 @@ async fn a_single_node_with_a_full_disk_acknowledges_nothing_and_continues_with_
     let dir = tempfile::tempdir().expect("a temporary directory");
     let cluster = on_small_disks(dir.path(), 1);
     let (load, history) = loaded(&cluster, "full disk alone").await;
+    let processes = pids(&cluster);
 
-    let first = cluster.line(1);
-    let ballast = Ballast::fill(cluster.pid(), &first.data_dir);
-    let line = logs_full_disk(dir.path(), 1).await;
-    ends(first.pid).await;
-    // A node that starts removes what its predecessor left half written. The disk stays full all the same.
-    ballast.grow();
-    // The node is restarted repeatedly on the full disk meanwhile, and must neither acknowledge nor damage anything.
-    let acknowledged = history.tally().writes;
-    tokio::time::sleep(Duration::from_secs(3)).await;
-    let late = history.tally().writes - acknowledged;
+    let ballast = Ballast::fill(cluster.pid(), &cluster.line(1).data_dir);
+    refuses_writes(&cluster, &[1]).await;
+    // What was on its way is acknowledged or waits; then nothing is.
+    let settled = eventually(async || {
+        let acknowledged = history.tally().writes;
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        if history.tally().writes == acknowledged { Ok(acknowledged) } else { Err("writes go on".to_owned()) }
+    })
+    .await;
+    reads_go_on(&cluster).await;
+    shows_full_disk(&cluster, 1).await;
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    let late = history.tally().writes - settled;
+    all_alive(&cluster);
     ballast.remove();
 
     progress(&history, 50).await;
     let history = load.stop().await;
+    assert_eq!(pids(&cluster), processes, "the node was not restarted");
     assert_lawful(&history, &cluster.clients()).await;
     assert_eq!(late, 0, "writes were acknowledged although the disk is full");
-    println!("its log: {line}");
+}
+
+/// Runs the program where a directory is a disk of 256 KiB. The output ends with the names that it holds afterwards.
+fn on_tiny_disk(dir: &Path, arguments: &[&str]) -> (Option<i32>, String, String) {
+    let script = "mount -t tmpfs -o size=256k none \"$0\" && { \"$@\"; code=$?; ls -A \"$0\"; exit $code; }";
+    let output = shell_in(&["unshare", "--mount"], script, dir).args(arguments).output().expect("it runs");
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    (output.status.code(), text(&output.stdout), text(&output.stderr))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_full_target_disk_refuses_a_backup_and_a_restore_and_keeps_nothing_of_them() {
+    let _only = one_cluster_at_a_time().await;
+    if !may_mount() {
+        return;
+    }
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let node = LoneNode::start(dir.path(), 1, "lone", &[]);
+    for nth in 0..40 {
+        // Text that does not compress, so that the state is larger than the disk.
+        let text: String = (0..600).map(|_| uuid::Uuid::new_v4().simple().to_string()).collect();
+        let created = call(node.client, "session::create", json!({"title": nth.to_string()})).await;
+        let message = json!({"role": "user", "timestamp": 1, "content": [{"type": "text", "text": text}]});
+        call(node.client, "session::append", json!({"session_id": id(&created), "message": message})).await;
+    }
+    let tiny = dir.path().join("tiny");
+    fs::create_dir(&tiny).expect("a directory");
+    let on_tiny = tiny.join("cluster.backup");
+    let path = |path: &Path| path.to_str().expect("Unicode").to_owned();
+    let (code, left, why) = on_tiny_disk(&tiny, &["backup", &path(&on_tiny), "--peer", &node.peer, "--quiet"]);
+    assert_eq!((code, left.as_str()), (Some(1), ""), "{why}");
+    assert!(why.contains("No space left on device") && why.contains("cluster.backup"), "{why}");
+
+    let file = path(&dir.path().join("cluster.backup"));
+    let done = program().args(["backup", &file, "--peer", &node.peer]).output().expect("the binary runs");
+    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    let (code, left, why) = on_tiny_disk(&tiny, &["restore", &file, "--data-dir", &path(&tiny)]);
+    assert_eq!((code, left.as_str()), (Some(1), ""), "{why}");
+    assert!(why.contains("No space left on device"), "{why}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_space_of_deleted_sessions_comes_back_without_a_stop_and_without_writes() {
+    let _only = one_cluster_at_a_time().await;
+    if !may_mount() {
+        return;
+    }
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let cluster = on_small_disks(dir.path(), 1);
+    let (node, processes) = (cluster.clients()[0], pids(&cluster));
+    let mut caller = Caller::new(Nodes::new(vec![node]), 0, Duration::from_secs(20));
+    // Several times what the disk holds.
+    for round in 0..4 {
+        let mut sessions = Vec::new();
+        let mut written = 0;
+        let full = loop {
+            let id = format!("round {round} session {}", sessions.len());
+            match caller.call("session::ensure", &json!({"session_id": id})).await {
+                Outcome::Answered(_) => sessions.push(id.clone()),
+                other => break other,
+            }
+            // Text that does not compress.
+            let text: String = (0..8000).map(|_| uuid::Uuid::new_v4().simple().to_string()).collect();
+            written += text.len();
+            let message = json!({"role": "user", "timestamp": 1, "content": [{"type": "text", "text": text}]});
+            match caller.call("session::append", &json!({"session_id": id, "message": message})).await {
+                Outcome::Answered(_) => {}
+                other => break other,
+            }
+        };
+        assert!(matches!(&full, Outcome::Unavailable(why) if is_about(why, 1)), "{full:?}");
+        println!("round {round}: {} sessions with {} MiB fill the disk", sessions.len(), written >> 20);
+        for session in &sessions {
+            let deleted = call(node, "session::delete", json!({"session_id": session})).await;
+            assert_eq!(deleted["deleted"], true, "a delete is accepted on a disk that is nearly full");
+        }
+        call(node, "session::create", json!({"title": "there is space again"})).await;
+    }
+    assert_eq!(pids(&cluster), processes, "the node was not restarted");
 }

@@ -3,14 +3,16 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
-use std::process::Stdio;
+use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::processes::{DevCluster, call, equal_states, leader, one_cluster_at_a_time, program};
+use crate::processes::{
+    DevCluster, ServerProcess, call, equal_states, free_port, leader, one_cluster_at_a_time, program,
+};
 
 const TRANSCRIPTS: usize = 200;
 const TURNS: usize = 12;
@@ -181,4 +183,112 @@ async fn a_session_leaves_another_cluster_as_the_same_bytes() {
         assert!(differing.is_empty() && again.len() == documents.len(), "{form}: {differing:?}");
     }
     equal_states(&second.peer_besides(0), 3).await;
+}
+
+/// A node that stores its sessions in files.
+fn fs_node(data: &Path, log: &Path) -> (ServerProcess, SocketAddr) {
+    let address = free_port(Ipv4Addr::LOCALHOST.into());
+    let arguments = |command: &mut Command| {
+        command.args(["--adapter", "fs", "--listen", &address.to_string(), "--data-dir"]).arg(data);
+    };
+    (ServerProcess::start(arguments, log), address)
+}
+
+async fn run(arguments: &[&str]) -> Output {
+    let mut command = program();
+    command.args(arguments).stdin(Stdio::null());
+    tokio::task::spawn_blocking(move || command.output()).await.expect("a thread").expect("the binary runs")
+}
+
+async fn succeeds(arguments: &[&str]) -> String {
+    let output = run(arguments).await;
+    let words = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{arguments:?}: {words}");
+    words
+}
+
+/// The sessions in a directory, to the byte.
+fn files_in(dir: &Path) -> BTreeMap<String, String> {
+    let files = fs::read_dir(dir).expect("a directory").map(|file| file.expect("a file").path());
+    let sessions = files.filter(|path| path.extension().is_some_and(|ending| ending == "jsonl"));
+    let name = |path: &Path| path.file_name().expect("a name").to_string_lossy().into_owned();
+    sessions.map(|path| (name(&path), fs::read_to_string(&path).expect("text"))).collect()
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().expect("Unicode")
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sessions_of_the_fs_adapter_move_to_a_cluster_and_back_to_the_byte() {
+    let _only = one_cluster_at_a_time().await;
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let at = |name: &str| dir.path().join(name);
+    let (mut node, address) = fs_node(&at("old"), &at("old.log"));
+    let url = |address: SocketAddr| format!("ws://{address}");
+
+    // 1. Sessions with branches, edits, forks, strange ids and strange numbers.
+    for nth in 0..12 {
+        let id = if nth == 0 { "a/b \u{e9} %".to_owned() } else { format!("s-{nth}") };
+        let metadata = json!({"tenant": if nth % 2 == 0 { "acme" } else { "other" }, "n": nth});
+        call(address, "session::ensure", json!({"session_id": id, "title": format!("t {nth}"), "metadata": metadata}))
+            .await;
+        for turn in 0..nth * 3 {
+            let message = json!({"role": "user", "timestamp": turn, "content": [{"type": "text", "text": "x\u{2028}\u{1F600}"}],
+                "extra": {"b": 1.0, "a": 1e300, "z": "\u{0}"}});
+            let mut append = json!({"session_id": id, "entry_id": format!("e-{turn}"), "message": message});
+            if turn % 4 == 3 {
+                append["parent_id"] = json!(format!("e-{}", turn - 2));
+            }
+            call(address, "session::append", append).await;
+        }
+        call(address, "session::set-status", json!({"session_id": id, "status": "done"})).await;
+    }
+    let fork = json!({"session_id": "s-5", "entry_id": "e-7", "title": "fork"});
+    call(address, "session::fork", fork).await;
+    let leaf = json!({"session_id": "s-7", "entry_id": "e-2"});
+    call(address, "session::set-active-leaf", leaf).await;
+    let exported = at("exported/");
+    succeeds(&["export", "--all", "--format", "fs", "-o", text(&exported), "--url", &url(address)]).await;
+    let want = files_in(&exported);
+    assert_eq!(want.len(), 13);
+    let busy = run(&["import", "--format", "fs", text(&at("old")), "--dry-run"]).await;
+    assert!(String::from_utf8_lossy(&busy.stderr).contains("in use"), "{busy:?}");
+    node.kill();
+
+    // 2. Into a cluster by one command, which may be repeated.
+    let cluster = DevCluster::start(&at("cluster"), 3, &[]);
+    let to = cluster.clients();
+    let words = succeeds(&["import", "--format", "fs", text(&at("old")), "--url", &url(to[0])]).await;
+    assert!(words.contains("imported 13 sessions"), "{words}");
+    let words = succeeds(&["import", "--format", "fs", text(&at("old")), "--url", &url(to[1])]).await;
+    assert!(words.contains("imported 0 sessions with 0 entries; 13 were there already"), "{words}");
+    equal_states(&cluster.line(1).peer, 3).await;
+
+    // 3. And back: all, some, one.
+    let back = at("back/");
+    succeeds(&["export", "--all", "--format", "fs", "-o", text(&back), "--url", &url(to[2])]).await;
+    assert!(files_in(&back) == want, "a session has other bytes");
+    let some = at("some/");
+    let filter = ["export", "--metadata", "tenant=acme", "--format", "fs", "-o", text(&some), "--url", &url(to[0])];
+    succeeds(&filter).await;
+    let found = files_in(&some);
+    assert!(found.len() >= 6 && found.iter().all(|(name, file)| want[name] == *file), "{:?}", found.keys());
+    let one = run(&["export", "s-3", "--format", "fs", "--quiet", "--url", &url(to[0])]).await;
+    assert_eq!(String::from_utf8_lossy(&one.stdout), want["s-3.jsonl"]);
+    drop(cluster);
+    let (_node, address) = fs_node(&back, &at("back.log"));
+    let again = at("again/");
+    call(address, "session::get", json!({"session_id": "s-7"})).await;
+    succeeds(&["export", "--all", "--format", "fs", "-o", text(&again), "--url", &url(address)]).await;
+    assert!(files_in(&again) == want, "the fs adapter serves other bytes");
+
+    // 4. A damaged file is named, and the others are imported.
+    let mut damaged = want["s-3.jsonl"].clone();
+    damaged.insert_str(5, "garbage");
+    fs::write(some.join("s-3.jsonl"), damaged).expect("a file");
+    let refused = run(&["import", "--format", "fs", text(&some), "--dry-run"]).await;
+    let words = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert_eq!(refused.status.code(), Some(1), "{words}");
+    assert!(words.contains("s-3.jsonl: line 1 cannot be read"), "{words}");
 }

@@ -3,6 +3,7 @@
 //! 15).
 #![cfg(unix)]
 
+mod backup;
 #[allow(dead_code)] // the process tests use the rest
 #[path = "../process/client.rs"]
 mod client;

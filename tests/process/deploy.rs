@@ -10,7 +10,7 @@ use serde_json::Value;
 use session_manager::config::{AdapterConfig, Config};
 
 use crate::node::NodeProcess;
-use crate::plain_http::get;
+use crate::plain_http::{call, get};
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("deploy")
@@ -189,20 +189,71 @@ async fn every_path_is_answered_and_every_metric_is_measured() {
     for path in &paths {
         assert_eq!(get(node.address, path).await.0, 200, "{path}");
     }
+    call(node.address, "session::list", &serde_json::json!({})).await;
     let (_, measured) = get(node.address, "/metrics").await;
+    // The list in the page is compared with nodes of every kind elsewhere; this node has no certificates.
+    let page = operations();
+    let dashboard = dashboard();
+    let documents = documents.iter().map(|(_, document)| document).chain([&dashboard]);
     let mut metrics = BTreeSet::new();
-    for (_, document) in &documents {
-        for expression in all_under(document, "expr") {
-            let text = expression.as_str().expect("text").to_owned();
-            let words = text.split(|c: char| !c.is_alphanumeric() && c != '_').map(str::to_owned);
-            metrics.extend(words.filter(|word| word.starts_with("session_manager_")));
-        }
+    for expression in documents.flat_map(|document| all_under(document, "expr")) {
+        let text = expression.as_str().expect("text").to_owned();
+        let words = text.split(|c: char| !c.is_alphanumeric() && c != '_').map(str::to_owned);
+        metrics.extend(words.filter(|word| word.starts_with("session_manager_")));
     }
-    assert!(!metrics.is_empty());
+    assert!(metrics.len() > 30, "{metrics:?}");
     for metric in metrics {
         let name =
             ["_bucket", "_sum", "_count"].iter().find_map(|ending| metric.strip_suffix(ending)).unwrap_or(&metric);
-        assert!(measured.contains(&format!("# TYPE {name} ")), "{metric} is not measured");
+        assert!(page.contains(&format!("| {name} |")), "{metric} is not in the page");
+        let may_be_absent = name.contains("certificate");
+        assert!(may_be_absent || measured.contains(&format!("# TYPE {name} ")), "{metric} is not measured");
+    }
+}
+
+fn operations() -> String {
+    std::fs::read_to_string(root().join("../architecture/operations.md")).expect("the page")
+}
+
+fn dashboard() -> Value {
+    let text = std::fs::read_to_string(root().join("monitoring/grafana-dashboard.json")).expect("a file");
+    serde_json::from_str(&text).expect("JSON")
+}
+
+#[test]
+fn every_alarm_says_what_to_do_and_both_forms_of_the_rules_are_the_same() {
+    let operator = of_kind("PrometheusRule");
+    let files = documents().into_iter().find(|(file, _)| file.ends_with("monitoring/rules.yaml") && is_plain(file));
+    let (_, plain) = files.expect("the rules for Prometheus");
+    assert_eq!(operator[0]["spec"]["groups"], plain["groups"]);
+    let page = operations();
+    let rules = plain["groups"][0]["rules"].as_array().expect("rules");
+    assert!(rules.len() >= 15, "{rules:?}");
+    for rule in rules {
+        let name = rule["alert"].as_str().expect("a name");
+        assert!(page.contains(&format!("| {name} |")), "the page does not say what to do about {name}");
+        assert!(rule["annotations"]["summary"].is_string() && rule["labels"]["severity"].is_string(), "{rule}");
+    }
+    let listed = page.lines().filter(|line| line.starts_with("| SessionManager")).count();
+    assert_eq!(listed, rules.len(), "an alarm in the page has no rule");
+}
+
+fn is_plain(file: &Path) -> bool {
+    !file.iter().any(|part| part == "kubernetes")
+}
+
+#[test]
+fn every_panel_of_the_dashboard_has_its_place_and_a_query() {
+    let dashboard = dashboard();
+    let panels = dashboard["panels"].as_array().expect("panels");
+    let (rows, charts): (Vec<&Value>, Vec<&Value>) = panels.iter().partition(|panel| panel["type"] == "row");
+    assert!(rows.len() == 4 && charts.len() >= 20, "{} rows, {} charts", rows.len(), charts.len());
+    let ids: BTreeSet<u64> = panels.iter().filter_map(|panel| panel["id"].as_u64()).collect();
+    assert_eq!(ids.len(), panels.len(), "two panels have one id");
+    let places: BTreeSet<String> = panels.iter().map(|panel| panel["gridPos"].to_string()).collect();
+    assert_eq!(places.len(), panels.len(), "two panels have one place");
+    for chart in charts {
+        assert!(chart["targets"].as_array().is_some_and(|targets| !targets.is_empty()), "{chart}");
     }
 }
 

@@ -19,6 +19,7 @@ mod hostile;
 mod kill;
 mod metrics;
 mod node;
+mod overload;
 mod plain_http;
 mod probes;
 mod readme;

@@ -8,7 +8,7 @@ use crate::node::NodeProcess;
 use crate::plain_http::{get, request, until};
 use crate::three_nodes::ThreeNodes;
 
-const ALL_OF_A_MEMBER: &str = "store: ok\nleader: ok\napplied: ok\ncalls: ok\nrunning: ok\nok\n";
+const ALL_OF_A_MEMBER: &str = "store: ok\nleader: ok\napplied: ok\ndisk: ok\ncalls: ok\nrunning: ok\nok\n";
 
 #[tokio::test]
 async fn a_single_node_is_alive_and_ready() {

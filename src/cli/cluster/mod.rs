@@ -1,7 +1,6 @@
 //! Owns: `session-manager cluster`: an operator's commands, sent to the peer address of any member.
 //! Never: state; the nodes decide what is possible and say why not.
 
-use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -10,15 +9,12 @@ use serde_json::{Value, json};
 
 use super::call::print;
 use super::error::CliError;
+use super::operator::OperatorArgs;
 use super::{EXIT_REFUSED, client_runtime, log_to_stderr};
-use crate::access::tls::{CertificateFiles, OperatorTls};
 use crate::admin::survey::Survey;
 use crate::admin::{Admin, AdminError};
 use crate::observe::{CLIENT_LEVEL, LogFormat};
 use crate::proto::admin::{ChangeResponse, Member};
-
-/// The peer address that is asked unless `--peer` names another.
-pub const DEFAULT_PEER: &str = "127.0.0.1:49135";
 
 const ABOUT: &str = "\
 Show and change the members of a cluster.
@@ -48,25 +44,8 @@ pub struct ClusterArgs {
     #[command(subcommand)]
     verb: Verb,
 
-    /// The peer address of any member: HOST:PORT
-    #[arg(long, global = true, value_name = "ADDRESS", env = "SESSION_MANAGER_PEER", default_value = DEFAULT_PEER)]
-    peer: String,
-
-    /// Authority of the cluster, in PEM, if its nodes need certificates
-    #[arg(long, global = true, value_name = "FILE", env = "SESSION_MANAGER_CA")]
-    ca: Option<PathBuf>,
-
-    /// Certificate of this operator, in PEM (`session-manager certs client`)
-    #[arg(long, global = true, value_name = "FILE", env = "SESSION_MANAGER_CERT")]
-    cert: Option<PathBuf>,
-
-    /// Private key of --cert, in PEM
-    #[arg(long, global = true, value_name = "FILE", env = "SESSION_MANAGER_KEY")]
-    key: Option<PathBuf>,
-
-    /// Refuse to talk to any other cluster than this one
-    #[arg(long, global = true, value_name = "ID", default_value = "", hide_default_value = true)]
-    cluster_id: String,
+    #[command(flatten)]
+    operator: OperatorArgs,
 
     /// Print JSON instead of text
     #[arg(long, global = true)]
@@ -75,19 +54,6 @@ pub struct ClusterArgs {
     /// How long to wait for an answer, in milliseconds
     #[arg(long, global = true, value_name = "MS", default_value_t = 30_000)]
     timeout_ms: u64,
-}
-
-impl ClusterArgs {
-    fn tls(&self) -> Result<Option<OperatorTls>, CliError> {
-        match (&self.ca, &self.cert, &self.key) {
-            (None, None, None) => Ok(None),
-            (Some(ca), Some(cert), Some(key)) => {
-                let own = CertificateFiles { certificate: cert.clone(), key: key.clone() };
-                OperatorTls::load(&own, ca).map(Some).map_err(CliError::Tls)
-            }
-            _some_missing => Err(CliError::Certificate("--ca, --cert and --key belong together".to_owned())),
-        }
-    }
 }
 
 #[derive(Debug, Subcommand)]
@@ -176,14 +142,15 @@ impl Report {
 
 async fn execute(args: &ClusterArgs) -> Result<Report, CliError> {
     let call_max = Duration::from_millis(args.timeout_ms);
-    let tls = args.tls()?;
+    let OperatorArgs { peer, cluster_id, .. } = &args.operator;
+    let tls = args.operator.tls()?;
     let tls = tls.as_ref();
-    let connect = || Admin::connect_over(tls, &args.peer, &args.cluster_id, call_max);
+    let connect = || Admin::connect_over(tls, peer, cluster_id, call_max);
     Ok(match &args.verb {
-        Verb::Status => Report::survey(&Survey::take(tls, &args.peer, &args.cluster_id, call_max).await?),
+        Verb::Status => Report::survey(&Survey::take(tls, peer, cluster_id, call_max).await?),
         Verb::Init => {
             connect().await?.init().await?;
-            Report::survey(&Survey::take(tls, &args.peer, &args.cluster_id, call_max).await?)
+            Report::survey(&Survey::take(tls, peer, cluster_id, call_max).await?)
         }
         Verb::Add { node, address } => {
             let change = connect().await?.add_learner(*node, address).await?;
@@ -222,7 +189,7 @@ async fn execute(args: &ClusterArgs) -> Result<Report, CliError> {
         }
         Verb::Snapshot => {
             let built = connect().await?.snapshot().await?;
-            let text = format!("a snapshot up to entry {} is on disk at {}", built.index, args.peer);
+            let text = format!("a snapshot up to entry {} is on disk at {}", built.index, peer);
             Report { text, json: json!({ "index": built.index }), healthy: true }
         }
     })

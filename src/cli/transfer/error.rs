@@ -4,6 +4,8 @@ use std::io;
 use std::path::PathBuf;
 
 use crate::machine::toolpath::error::DocumentError;
+use crate::storage::jsonl::Unstorable;
+use crate::storage::jsonl::stored_session::NoSession;
 
 #[derive(Debug, thiserror::Error)]
 pub enum TransferError {
@@ -29,6 +31,10 @@ pub enum TransferError {
     File { file: PathBuf, error: io::Error },
     #[error("{}: not a transcript of {from}: {why}", .file.display())]
     Transcript { file: PathBuf, from: &'static str, why: String },
+    #[error("{}: {error}", .file.display())]
+    NoSession { file: PathBuf, error: NoSession },
+    #[error("{id}: {error}")]
+    Unstorable { id: String, error: Unstorable },
     #[error("{}: no transcript found", .0.display())]
     NothingFound(PathBuf),
     #[error("standard output: {0}")]
@@ -55,6 +61,8 @@ impl TransferError {
             | TransferError::Document { .. }
             | TransferError::File { .. }
             | TransferError::Transcript { .. }
+            | TransferError::NoSession { .. }
+            | TransferError::Unstorable { .. }
             | TransferError::NothingFound(_)
             | TransferError::Output(_)
             | TransferError::NotAPage

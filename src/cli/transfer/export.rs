@@ -1,23 +1,27 @@
 //! Owns: `session-manager export`.
 
 use std::fs::File;
-use std::io::{BufWriter, Write};
+use std::io::{BufReader, BufWriter, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 use iii_sdk::IIIClient;
 use serde_json::{Map, Value, json};
 
-use super::{Pending, Progress, TransferError, call, runtime};
+use super::{Format, Pending, Progress, TransferError, call, runtime};
 use crate::cli::connect::{NodeUrl, connect};
 use crate::cli::error::CliError;
+use crate::machine::ids::SessionId;
 use crate::machine::toolpath::SOURCE;
+use crate::machine::toolpath::import::Importer;
+use crate::machine::toolpath::outline::Outline;
 use crate::machine::toolpath::redact::Field;
 use crate::machine::toolpath::write::{Form, Writer};
+use crate::storage::jsonl::stored_session::{self, SessionWriter};
 
 const ABOUT: &str = "\
-Write sessions as Toolpath documents (agent-coding-session v1.1.0).
+Write sessions as Toolpath documents (agent-coding-session v1.1.0), or as files of the fs adapter.
 
 One session becomes one graph with one path. Several sessions become one graph with several paths, or one file each when \
 the output is a directory. A document holds a lossless copy of every entry, so that an import gives the same session again.";
@@ -28,10 +32,11 @@ Examples:
   session-manager export s_0199... -o session.path.jsonl        one line per step
   session-manager export --all -o backup/                       one file per session
   session-manager export --metadata tenant=acme -o acme.json
+  session-manager export --all --format fs -o files/            as the fs adapter stores them
   session-manager export s_0199... --redactable | redact        no copy behind the visible text
   session-manager export s_0199... --redact tool_input,tool_result";
 
-/// Write sessions as Toolpath documents
+/// Write sessions as Toolpath documents, or as files of the fs adapter
 #[derive(Debug, Args)]
 #[command(long_about = ABOUT, after_help = EXAMPLES)]
 pub struct ExportArgs {
@@ -47,7 +52,7 @@ pub struct ExportArgs {
     #[arg(long, conflicts_with_all = ["ids", "metadata"])]
     all: bool,
 
-    /// The format of the documents
+    /// The format of the files
     #[arg(long, value_enum, default_value = "toolpath")]
     format: Format,
 
@@ -79,14 +84,8 @@ pub struct ExportArgs {
     node: NodeUrl,
 }
 
-#[derive(Debug, Clone, Copy, ValueEnum)]
-enum Format {
-    Toolpath,
-}
-
 pub fn run(args: ExportArgs) -> Result<ExitCode, CliError> {
     args.node.trust_ca();
-    let Format::Toolpath = args.format;
     let filter = filter(&args.metadata)?;
     runtime()?.block_on(async {
         let client = connect(&args.node).await?;
@@ -111,6 +110,9 @@ fn filter(given: &[String]) -> Result<Map<String, Value>, TransferError> {
 async fn export(client: &IIIClient, args: &ExportArgs, filter: Map<String, Value>) -> Result<(), TransferError> {
     let mut progress = Progress::new(args.quiet);
     let ids = if args.ids.is_empty() { listed(client, filter).await? } else { args.ids.clone() };
+    if args.format == Format::Fs {
+        return fs_files(client, args, &ids, &mut progress).await;
+    }
     let form = form(args);
     match &args.output {
         Some(directory) if is_directory(directory) => {
@@ -150,6 +152,94 @@ async fn listed(client: &IIIClient, filter: Map<String, Value>) -> Result<Vec<St
             None => return Ok(ids),
         }
     }
+}
+
+/// Sessions as files of the fs adapter: one on standard output or in a file, any number in a directory. The directory
+/// can be served by the fs adapter.
+async fn fs_files(
+    client: &IIIClient,
+    args: &ExportArgs,
+    ids: &[String],
+    progress: &mut Progress,
+) -> Result<(), TransferError> {
+    if args.redactable || !args.redact.is_empty() {
+        return Err(TransferError::Arguments("--redactable and --redact belong to --format toolpath"));
+    }
+    match (&args.output, ids) {
+        (Some(directory), _) if is_directory(directory) => {
+            let at = |error| TransferError::File { file: directory.clone(), error };
+            std::fs::create_dir_all(directory).map_err(at)?;
+            for id in ids {
+                let name = stored_session::name_of(&id.as_str().into());
+                let name = name.map_err(|error| TransferError::Unstorable { id: id.clone(), error })?;
+                fs_file(client, args, id, &directory.join(name), progress).await?;
+            }
+        }
+        (Some(file), [id]) => fs_file(client, args, id, file, progress).await?,
+        (None, [id]) => {
+            let out = BufWriter::new(std::io::stdout().lock());
+            fs_session(client, args, id, out, &TransferError::Output, progress).await?;
+        }
+        (Some(_) | None, _) => {
+            return Err(TransferError::Arguments(
+                "a file of the fs format holds one session: give a directory with -o",
+            ));
+        }
+    }
+    progress.line(&format!("exported {} sessions", ids.len()));
+    Ok(())
+}
+
+async fn fs_file(
+    client: &IIIClient,
+    args: &ExportArgs,
+    id: &str,
+    file: &Path,
+    progress: &mut Progress,
+) -> Result<(), TransferError> {
+    let failed = |error| TransferError::File { file: file.to_owned(), error };
+    // No file of a session has this ending, so that half of one is never read.
+    let part = file.with_extension("tmp");
+    let out = BufWriter::new(File::create(&part).map_err(failed)?);
+    let done = fs_session(client, args, id, out, &failed, progress).await;
+    if done.is_err() {
+        // The error of the export matters more than that of the clean-up.
+        let _ = std::fs::remove_file(&part);
+        return done;
+    }
+    std::fs::rename(&part, file).map_err(failed)
+}
+
+/// The lossless copies in the document of a session are its entries, to the byte.
+async fn fs_session(
+    client: &IIIClient,
+    args: &ExportArgs,
+    id: &str,
+    out: impl Write,
+    failed: &(impl Fn(std::io::Error) -> TransferError + Sync),
+    progress: &mut Progress,
+) -> Result<(), TransferError> {
+    let mut spooled = tempfile::tempfile().map_err(failed)?;
+    let ids = [id.to_owned()];
+    document(client, args, &ids, Form::Lines, BufWriter::new(&spooled), failed, progress).await?;
+    spooled.seek(SeekFrom::Start(0)).map_err(failed)?;
+    let wrong = |error| TransferError::Document { file: PathBuf::from(id), error };
+    let outlines = Outline::read(BufReader::with_capacity(1 << 16, &spooled)).map_err(wrong)?;
+    let [outline] = outlines.as_slice() else { return Err(TransferError::NotAPage) };
+    let mut importer = Importer::new(outline, Some(SessionId::from(id)));
+    let mut writer = SessionWriter::new(out);
+    let mut reader = &spooled;
+    for nth in 0..outline.len() {
+        for entry in importer.step(outline.step(&mut reader, nth).map_err(wrong)?) {
+            writer.entry(&entry).map_err(failed)?;
+        }
+    }
+    let finish = importer.finish(0, Map::new());
+    if let Some(entry) = &finish.document {
+        writer.entry(entry).map_err(failed)?;
+    }
+    writer.finish(finish.leaf.as_ref(), &finish.meta).map_err(failed)?;
+    Ok(())
 }
 
 /// A file that is there only when it is whole.

@@ -11,16 +11,18 @@ use iii_sdk::IIIClient;
 use serde_json::{Map, Value, json};
 
 use super::foreign::{self, Producer};
-use super::{Pending, Progress, TransferError, runtime};
+use super::{Format, Pending, Progress, TransferError, runtime};
 use crate::cli::connect::{NodeUrl, connect};
 use crate::cli::error::CliError;
 use crate::machine::entry::Entry;
 use crate::machine::ids::SessionId;
 use crate::machine::toolpath::import::{Importer, Tally};
 use crate::machine::toolpath::outline::Outline;
+use crate::storage::files::DirLock;
+use crate::storage::jsonl::stored_session::{self, StoredSession};
 
 const ABOUT: &str = "\
-Read sessions from Toolpath documents, or from the session files of coding agents.
+Read sessions from Toolpath documents, from files of the fs adapter, or from the session files of coding agents.
 
 Every document is checked as a whole before anything of it is written. A file that is refused is named with the step that \
 is wrong; the other files are imported.
@@ -36,6 +38,7 @@ Examples:
   session-manager import --dry-run *.path.json                 check only
   session-manager import session.path.json --as copy-of-it
   session-manager import session.path.json --merge             add what the session lacks
+  session-manager import --format fs old-data/                 everything that a node with the fs adapter stored
   session-manager import --from claude ~/.claude/projects/my-project
   session-manager import --from codex ~/.codex/sessions";
 
@@ -43,7 +46,7 @@ Examples:
 const BATCH_ENTRIES: usize = 500;
 const BATCH_BYTES: usize = 4 * 1024 * 1024;
 
-/// Read sessions from Toolpath documents or from the files of coding agents
+/// Read sessions from Toolpath documents, files of the fs adapter, or the files of coding agents
 #[derive(Debug, Args)]
 #[command(long_about = ABOUT, after_help = EXAMPLES)]
 pub struct ImportArgs {
@@ -71,6 +74,10 @@ pub struct ImportArgs {
     #[arg(long, group = "if_exists")]
     skip: bool,
 
+    /// The format of the files
+    #[arg(long, value_enum, default_value = "toolpath")]
+    format: Format,
+
     /// The files are session files of this coding agent
     #[arg(long, value_enum, value_name = "AGENT")]
     from: Option<Producer>,
@@ -85,7 +92,11 @@ pub struct ImportArgs {
 
 pub fn run(args: ImportArgs) -> Result<ExitCode, CliError> {
     args.node.trust_ca();
+    if args.format == Format::Fs && args.from.is_some() {
+        return Err(TransferError::Arguments("--format fs and --from name two formats: give one of them").into());
+    }
     let files = files(&args)?;
+    let _claims = if args.format == Format::Fs { claim(&args.files)? } else { Vec::new() };
     if args.session_id.is_some() && files.len() > 1 {
         return Err(TransferError::Arguments("--as names one session: give one file with it").into());
     }
@@ -114,9 +125,10 @@ fn files(args: &ImportArgs) -> Result<Vec<PathBuf>, TransferError> {
         let before = files.len();
         let is_document = |path: &Path| {
             let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-            match args.from {
-                Some(producer) => foreign::is_transcript(producer, path),
-                None => name.ends_with(".json") || name.ends_with(".jsonl"),
+            match (args.from, args.format) {
+                (Some(producer), _) => foreign::is_transcript(producer, path),
+                (None, Format::Fs) => stored_session::session_of(path).is_some(),
+                (None, Format::Toolpath) => name.ends_with(".json") || name.ends_with(".jsonl"),
             }
         };
         walk(given, &is_document, &mut files).map_err(|error| TransferError::File { file: given.clone(), error })?;
@@ -147,6 +159,60 @@ struct Total {
     unchanged: u64,
     skipped: u64,
     entries: u64,
+}
+
+impl Total {
+    fn add(&mut self, outcome: &Value, entries: u64) {
+        match outcome.as_str() {
+            Some("skipped") => self.skipped += 1,
+            Some("unchanged") => self.unchanged += 1,
+            Some(_) | None => self.sessions += 1,
+        }
+        self.entries += entries;
+    }
+}
+
+/// Keeps nodes from using the directories that are read.
+fn claim(given: &[PathBuf]) -> Result<Vec<DirLock>, TransferError> {
+    let mut claims = Vec::new();
+    for directory in given.iter().filter(|given| given.is_dir()) {
+        let at = |error| TransferError::File { file: directory.clone(), error };
+        claims.extend(stored_session::claim(directory).map_err(at)?);
+    }
+    Ok(claims)
+}
+
+/// One session as the fs adapter stored it.
+async fn import_stored(
+    client: Option<&IIIClient>,
+    args: &ImportArgs,
+    file: &Path,
+    total: &mut Total,
+    progress: &mut Progress,
+) -> Result<(), TransferError> {
+    let refused = |error| TransferError::NoSession { file: file.to_owned(), error };
+    let StoredSession { mut meta, leaf, entries } = stored_session::read(file).map_err(refused)?;
+    if let Some(id) = &args.session_id {
+        meta.session_id = SessionId::from(id.as_str());
+    }
+    let id = meta.session_id.clone();
+    let mut session = SessionImport::new(client, args, file, id.as_str());
+    let (all, mut done, mut outcome) = (entries.len() as u64, 0, Value::Null);
+    for entry in entries {
+        outcome = session.push(&id, entry).await?;
+        if outcome == "skipped" {
+            break;
+        }
+        done += 1;
+        progress.step(id.as_str(), done, Some(all));
+    }
+    if outcome != "skipped" {
+        outcome = session.end(&id, json!({ "meta": meta, "active_leaf": leaf })).await?;
+    }
+    total.add(&outcome, session.added);
+    let outcome = outcome.as_str().unwrap_or("checked");
+    progress.line(&format!("{}: {outcome} {id}: {all} entries", file.display()));
+    Ok(())
 }
 
 async fn import(client: Option<&IIIClient>, args: &ImportArgs, files: &[PathBuf]) -> Result<(), TransferError> {
@@ -183,6 +249,9 @@ async fn import_file(
     total: &mut Total,
     progress: &mut Progress,
 ) -> Result<(), TransferError> {
+    if args.format == Format::Fs {
+        return import_stored(client, args, file, total, progress).await;
+    }
     let at = |error| TransferError::File { file: file.to_owned(), error };
     let (mut document, notes) = match args.from {
         Some(producer) => {
@@ -201,7 +270,7 @@ async fn import_file(
         return Err(TransferError::Arguments("--as names one session: the document has several paths"));
     }
     for outline in &outlines {
-        let mut session = SessionImport::new(client, args, file, outline);
+        let mut session = SessionImport::new(client, args, file, outline.id());
         let mut importer = Importer::new(outline, args.session_id.as_deref().map(SessionId::from));
         let id = importer.session_id().clone();
         // Each step is read at its place with its length: a buffer would be filled anew for each.
@@ -234,12 +303,7 @@ async fn import_file(
             let finish = json!({ "meta": finish.meta, "active_leaf": finish.leaf });
             outcome = session.end(&id, finish).await?;
         }
-        match outcome.as_str() {
-            Some("skipped") => total.skipped += 1,
-            Some("unchanged") => total.unchanged += 1,
-            Some(_) | None => total.sessions += 1,
-        }
-        total.entries += session.added;
+        total.add(&outcome, session.added);
         progress.line(&format!("{}: {}", file.display(), summary(id.as_str(), &outcome, &tally, &notes)));
     }
     Ok(())
@@ -266,7 +330,8 @@ struct SessionImport<'a> {
     client: Option<&'a IIIClient>,
     args: &'a ImportArgs,
     file: &'a Path,
-    outline: &'a Outline,
+    /// The path of the document, or the session, for errors.
+    path: &'a str,
     batches: u64,
     entries: Vec<Entry>,
     bytes: usize,
@@ -276,14 +341,9 @@ struct SessionImport<'a> {
 }
 
 impl<'a> SessionImport<'a> {
-    fn new(
-        client: Option<&'a IIIClient>,
-        args: &'a ImportArgs,
-        file: &'a Path,
-        outline: &'a Outline,
-    ) -> SessionImport<'a> {
+    fn new(client: Option<&'a IIIClient>, args: &'a ImportArgs, file: &'a Path, path: &'a str) -> SessionImport<'a> {
         let (entries, pending) = (Vec::new(), None);
-        SessionImport { client, args, file, outline, batches: 0, entries, bytes: 0, pending, added: 0 }
+        SessionImport { client, args, file, path, batches: 0, entries, bytes: 0, pending, added: 0 }
     }
 
     /// Adds an entry and sends the batch when it is full. Gives the outcome of the batch before, null without one.
@@ -348,7 +408,7 @@ impl<'a> SessionImport<'a> {
     /// A refusal of the node with the file and the path it is about, and with what earlier batches left behind.
     fn named(&self, error: TransferError) -> TransferError {
         let TransferError::Refused(error) = error else { return error };
-        let (file, path) = (self.file.to_owned(), self.outline.id().to_owned());
+        let (file, path) = (self.file.to_owned(), self.path.to_owned());
         match (self.batches, self.args.merge) {
             (0 | 1, _) => TransferError::RefusedPath { file, path, error },
             (_, true) => TransferError::HalfMerged { file, path, error },

@@ -1,4 +1,4 @@
-//! `session-manager export` and `session-manager import`: sessions as Toolpath documents, to and from files.
+//! `session-manager export` and `session-manager import`: sessions as Toolpath documents, or as files of the fs adapter.
 //!
 //! Owns: files, standard input and output, progress and retries. Reads: a running node, through `session::export` and
 //! `session::import`. Never: what a document means; that is `machine::toolpath`.
@@ -13,6 +13,7 @@ pub use error::TransferError;
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
+use clap::ValueEnum;
 use iii_sdk::IIIClient;
 use iii_sdk::protocol::TriggerRequest;
 use serde_json::Value;
@@ -21,6 +22,15 @@ use tokio::task::JoinHandle;
 
 use super::connect::api_error;
 use super::error::CliError;
+
+/// How a session is written as a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Format {
+    /// A Toolpath document, which other tools read
+    Toolpath,
+    /// One JSONL file per session, as the fs adapter stores it
+    Fs,
+}
 
 /// How long one call may take.
 const CALL_MAX_MS: u64 = 30_000;

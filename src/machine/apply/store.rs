@@ -33,6 +33,16 @@ pub struct Envelope {
 }
 
 impl StoreWrite {
+    pub fn grows(&self) -> bool {
+        match self {
+            StoreWrite::Session(_, change) => match change {
+                SessionChange::DeleteEntries | SessionChange::DeleteMeta | SessionChange::DeleteLeaf => false,
+                SessionChange::PutMeta(_) | SessionChange::PutEntry(_) | SessionChange::SetLeaf(_) => true,
+            },
+            StoreWrite::PublishEvents(_) => true,
+        }
+    }
+
     pub fn session_id(&self) -> Option<&SessionId> {
         match self {
             StoreWrite::Session(session_id, _) => Some(session_id),

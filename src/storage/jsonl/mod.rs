@@ -9,6 +9,7 @@ mod intent;
 mod letter_case;
 mod plan;
 mod session_file;
+pub mod stored_session;
 
 #[cfg(test)]
 mod jsonl_test;

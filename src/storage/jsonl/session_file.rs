@@ -21,7 +21,7 @@ use crate::storage::state::{Encoded, Records, write};
 /// One line, as it is written.
 #[derive(Serialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
-enum Line<'a> {
+pub(super) enum Line<'a> {
     Meta { meta: &'a SessionMeta },
     Entry { entry: &'a Entry },
     Leaf { entry_id: &'a EntryId },
@@ -58,6 +58,13 @@ pub struct Content {
 impl Content {
     /// Reads a file. A line that does not parse is skipped with a warning.
     pub fn read(path: &Path) -> io::Result<Content> {
+        Content::read_with(path, |line, _, error| {
+            tracing::warn!(file = %path.display(), line, %error, "skipped a line that cannot be read");
+        })
+    }
+
+    /// Reads a file. Calls `skipped` for a line that does not parse, with its number and whether its newline is missing.
+    pub fn read_with(path: &Path, mut skipped: impl FnMut(u64, bool, &serde_json::Error)) -> io::Result<Content> {
         let mut file = BufReader::new(File::open(path)?);
         let mut content = Content::default();
         let mut line = Vec::new();
@@ -71,9 +78,7 @@ impl Content {
             }
             match serde_json::from_slice::<ReadLine>(&line).and_then(|line| content.add(line)) {
                 Ok(()) => {}
-                Err(error) => {
-                    tracing::warn!(file = %path.display(), line = number, %error, "skipped a line that cannot be read");
-                }
+                Err(error) => skipped(number, !line.ends_with(b"\n"), &error),
             }
         }
         Ok(content)
@@ -178,13 +183,13 @@ impl Content {
     }
 
     /// The last leaf whose entry could be read; if there is none, the last leaf.
-    fn surviving_leaf(&self) -> Option<EntryId> {
+    pub fn surviving_leaf(&self) -> Option<EntryId> {
         let alive = self.leaves.iter().rev().find(|leaf| self.rank.contains_key(leaf));
         alive.or(self.leaves.last()).cloned()
     }
 
     /// The entries sorted so that each follows its parent. Entries that are not connected to a root come last.
-    fn parents_first(&self) -> Vec<Entry> {
+    pub fn parents_first(&self) -> Vec<Entry> {
         let mut children: BTreeMap<Option<&EntryId>, Vec<usize>> = BTreeMap::new();
         for (rank, entry) in self.entries.iter().enumerate() {
             children.entry(entry.parent_id.as_ref()).or_default().push(rank);

@@ -4,6 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use tempfile::TempDir;
 use tokio::sync::oneshot;
@@ -311,18 +312,39 @@ async fn small_frames_share_the_zeros_ahead_of_them_and_a_full_segment_returns_i
 }
 
 #[tokio::test]
-async fn a_full_disk_shows_when_the_next_segment_is_created() {
-    let world = World::new();
-    world.disk.fail_writes.store(true, Ordering::SeqCst);
-    let log = world.open();
-    let failed = append(&log, vec![entry(1, 0)]).await;
-    assert!(matches!(&failed, Err(LogError::Disk { kind: std::io::ErrorKind::StorageFull, .. })), "{failed:?}");
-    log.close().await;
-    world.disk.fail_writes.store(false, Ordering::SeqCst);
-    let log = world.open();
-    append_each(&log, 1, 0..3).await;
-    log.close().await;
-    assert_eq!(all(&world.open()), expected(1, 0..3));
+async fn an_append_to_a_full_disk_waits_for_space_and_a_close_ends_the_wait() {
+    for before in [0, 5] {
+        let (world, log) = World::filled(0..before).await;
+        world.disk.fail_writes.store(true, Ordering::SeqCst);
+        let waiting = tokio::spawn({
+            let log = log.clone();
+            async move { append(&log, vec![entry(1, before)]).await }
+        });
+        let voting = tokio::spawn({
+            let log = log.clone();
+            async move { log.save_vote(Vote { term: 7, node: 1, committed: false }).await }
+        });
+        tokio::time::sleep(Duration::from_millis(250)).await;
+        assert!(!waiting.is_finished() && !voting.is_finished(), "nothing is acknowledged on a full disk");
+        assert_eq!(log.read(0, before, usize::MAX).unwrap(), expected(1, 0..before), "entries stay readable");
+        world.disk.fail_writes.store(false, Ordering::SeqCst);
+        waiting.await.unwrap().unwrap();
+        voting.await.unwrap().unwrap();
+        append_each(&log, 1, before + 1..before + 3).await;
+
+        world.disk.fail_writes.store(true, Ordering::SeqCst);
+        let waiting = tokio::spawn({
+            let log = log.clone();
+            async move { append(&log, vec![entry(1, before + 3)]).await }
+        });
+        tokio::task::yield_now().await;
+        log.close().await;
+        assert!(waiting.await.unwrap().is_err());
+        world.disk.fail_writes.store(false, Ordering::SeqCst);
+        let log = world.open();
+        assert_eq!(all(&log)[..before as usize + 3], expected(1, 0..before + 3)[..]);
+        assert_eq!(log.vote(), Some(Vote { term: 7, node: 1, committed: false }));
+    }
 }
 
 #[tokio::test]
@@ -479,25 +501,23 @@ async fn waiting_appends_share_one_fsync() {
 }
 
 #[tokio::test]
-async fn a_failed_write_poisons_the_log_and_reopening_recovers() {
-    for full in [true, false] {
-        let (world, log) = World::filled(0..5).await;
-        let fail = if full { &world.disk.fail_writes } else { &world.disk.fail_syncs };
-        fail.store(true, Ordering::SeqCst);
-        assert!(matches!(append(&log, vec![entry(1, 5)]).await, Err(LogError::Disk { .. })));
-        fail.store(false, Ordering::SeqCst);
-        let later = append(&log, vec![entry(1, 6)]).await;
-        assert!(matches!(later, Err(LogError::Poisoned(_))), "{later:?}");
-        assert!(matches!(log.save_vote(Vote { term: 1, node: 1, committed: false }).await, Err(LogError::Poisoned(_))));
-        assert_eq!(log.read(0, 5, usize::MAX).unwrap(), expected(1, 0..5), "entries stay readable");
-        log.close().await;
+async fn a_failed_sync_poisons_the_log_and_reopening_recovers() {
+    let (world, log) = World::filled(0..5).await;
+    let fail = &world.disk.fail_syncs;
+    fail.store(true, Ordering::SeqCst);
+    assert!(matches!(append(&log, vec![entry(1, 5)]).await, Err(LogError::Disk { .. })));
+    fail.store(false, Ordering::SeqCst);
+    let later = append(&log, vec![entry(1, 6)]).await;
+    assert!(matches!(later, Err(LogError::Poisoned(_))), "{later:?}");
+    assert!(matches!(log.save_vote(Vote { term: 1, node: 1, committed: false }).await, Err(LogError::Poisoned(_))));
+    assert_eq!(log.read(0, 5, usize::MAX).unwrap(), expected(1, 0..5), "entries stay readable");
+    log.close().await;
 
-        let log = world.open();
-        let survived = all(&log);
-        assert_eq!(survived[..5], expected(1, 0..5)[..]);
-        assert!(survived.len() <= 6, "at most the entry whose outcome is unknown");
-        append_each(&log, 2, survived.len() as u64..10).await;
-    }
+    let log = world.open();
+    let survived = all(&log);
+    assert_eq!(survived[..5], expected(1, 0..5)[..]);
+    assert!(survived.len() <= 6, "at most the entry whose outcome is unknown");
+    append_each(&log, 2, survived.len() as u64..10).await;
 }
 
 #[tokio::test]

@@ -8,8 +8,8 @@
 //! The vote has its own small file, which is replaced atomically: it must survive every purge. A crash cannot tear it,
 //! so a bad checksum there is always damage, and the node must not vote again.
 //!
-//! A failed write or fdatasync poisons the log: this and every later write fails, because after a failed fsync the
-//! content of the disk is unknown. Entries stay readable. The next open (a restart, when the disk has space) finds out
+//! A write that finds no space on the disk waits until there is some. Any other failed write or fdatasync poisons the
+//! log: this and every later write fails, because after a failed fsync the content of the disk is unknown. Entries stay readable. The next open (a restart, when the disk has space) finds out
 //! what survived: it removes a torn frame, and everything that was acknowledged is there.
 
 pub mod command;
@@ -28,7 +28,7 @@ mod log_test;
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -176,6 +176,8 @@ struct Shared {
     dir: PathBuf,
     limits: Limits,
     state: Mutex<State>,
+    /// The writer waits for space no longer.
+    closing: AtomicBool,
     /// How long syncs take lately, in microseconds.
     sync_us: AtomicU64,
     /// How long all syncs took, for a page of metrics.
@@ -213,6 +215,7 @@ impl Log {
             dir: dir.to_owned(),
             limits,
             state: Mutex::new(opened.state),
+            closing: AtomicBool::new(false),
             sync_us: AtomicU64::new(0),
             syncs: Durations::default(),
         });
@@ -363,6 +366,7 @@ impl Log {
 
     /// Writes what is queued and stops the writer. Later writes fail with `Closed`.
     pub async fn close(&self) {
+        self.shared.closing.store(true, Ordering::Relaxed);
         // An error means that the writer has stopped already.
         let _ = self.wait(Job::Close).await;
         self.jobs.closed().await;

@@ -1,13 +1,15 @@
 //! Owns: all writes to the log's files. Takes all queued appends, writes one frame, makes it durable with one fdatasync
 //! and completes the appends. Never: writes a frame before the previous one is durable.
 
+use std::io;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use prost::Message as _;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
-use tracing::{debug, error};
+use tracing::{debug, error, info};
 
 use super::durable::DurableEndFile;
 use super::open::write_vote;
@@ -23,6 +25,9 @@ const ZEROS_AHEAD: u64 = 64 << 10;
 
 /// A larger frame gets no zeros: they would cost more than the journal.
 const SMALL_FRAME_BYTES: usize = 16 << 10;
+
+/// The pause before a write is repeated that found no space.
+const FULL_RETRY: Duration = Duration::from_millis(100);
 
 /// The jobs of the writer. It does them in order.
 pub(super) enum Job {
@@ -49,6 +54,8 @@ pub struct Writer {
     zeros_end: u64,
     /// How long a simulated disk delayed the current write.
     delay: Duration,
+    /// A write that finds no space is repeated until there is some. Only a thread of its own can wait.
+    patient: bool,
     /// The first failure. Nothing is written after it.
     poison: Option<LogError>,
 }
@@ -84,12 +91,14 @@ impl Writer {
             buffer: Vec::new(),
             zeros_end: 0,
             delay: Duration::ZERO,
+            patient: false,
             poison: None,
         }
     }
 
     /// Runs the writer on its own thread, because an fdatasync would block a runtime.
-    pub fn on_thread(self) -> std::io::Result<std::thread::JoinHandle<()>> {
+    pub fn on_thread(mut self) -> std::io::Result<std::thread::JoinHandle<()>> {
+        self.patient = true;
         let thread = std::thread::Builder::new().name("raft-log".to_owned());
         thread.spawn(move || futures::executor::block_on(self.run()))
     }
@@ -150,7 +159,11 @@ impl Writer {
         match job {
             Job::Vote(vote, done) => {
                 let began = Instant::now();
-                done(self.guard(|writer| write_vote(&*writer.disk, &writer.shared.dir, writer.shared.group, vote)));
+                done(self.guard(|writer| {
+                    writer.when_there_is_space(|writer| {
+                        write_vote(&*writer.disk, &writer.shared.dir, writer.shared.group, vote)
+                    })
+                }));
                 // The file and its directory.
                 self.shared.took(self.delay + began.elapsed() / 2);
             }
@@ -176,6 +189,31 @@ impl Writer {
         outcome
     }
 
+    /// Repeats a write that found no space, until there is some or the log closes. Such a write has changed nothing that
+    /// counts: the next attempt writes the same bytes to the same place. Never after a failed sync.
+    fn when_there_is_space(
+        &mut self,
+        mut write: impl FnMut(&mut Writer) -> Result<(), LogError>,
+    ) -> Result<(), LogError> {
+        let mut waited = false;
+        loop {
+            let outcome = write(self);
+            let full = matches!(&outcome, Err(LogError::Disk { kind: io::ErrorKind::StorageFull, .. }));
+            if !full || !self.patient || self.shared.closing.load(Ordering::Relaxed) {
+                if waited && outcome.is_ok() {
+                    info!("log: the disk has space again");
+                }
+                return outcome;
+            }
+            if let Err(failure) = &outcome
+                && !std::mem::replace(&mut waited, true)
+            {
+                error!(%failure, "log: the disk is full; nothing is acknowledged until it has space");
+            }
+            std::thread::sleep(FULL_RETRY);
+        }
+    }
+
     /// Writes entries in frames of a bounded size, each durable before the next.
     fn write_entries(&mut self, entries: &[Entry]) -> Result<(), LogError> {
         let mut rest = entries;
@@ -193,7 +231,11 @@ impl Writer {
     }
 
     fn write_frame(&mut self, truncate: Option<Option<LogId>>, entries: &[Entry]) -> Result<(), LogError> {
-        self.make_room(truncate, entries)?;
+        self.when_there_is_space(|writer| writer.make_room(truncate, entries))?;
+        self.when_there_is_space(|writer| writer.try_frame(truncate, entries))
+    }
+
+    fn try_frame(&mut self, truncate: Option<Option<LogId>>, entries: &[Entry]) -> Result<(), LogError> {
         let committed = self.shared.state().committed;
         let hint = committed.filter(|_| committed != self.hinted);
         let frame = proto::Frame {
@@ -214,13 +256,17 @@ impl Writer {
         let _ = frame.encode(&mut self.buffer);
         segment::seal(&mut self.buffer, salt, offset);
         let end = offset + self.buffer.len() as u64;
-        if end > self.zeros_end && self.buffer.len() <= SMALL_FRAME_BYTES {
-            self.zeros_end = (end + ZEROS_AHEAD).min(self.shared.limits.segment_bytes).max(end);
-            self.buffer.resize((self.zeros_end - offset) as usize, 0);
+        let mut zeros_end = self.zeros_end;
+        if end > zeros_end && self.buffer.len() <= SMALL_FRAME_BYTES {
+            zeros_end = (end + ZEROS_AHEAD).min(self.shared.limits.segment_bytes).max(end);
+            self.buffer.resize((zeros_end - offset) as usize, 0);
         }
         let began = Instant::now();
-        let written = file.write_at(&self.buffer, offset).and_then(|()| file.sync_data());
-        written.map_err(disk_error(format_args!("writing {}", path.display())))?;
+        let doing = || disk_error(format!("writing {}", path.display()));
+        file.write_at(&self.buffer, offset).map_err(doing())?;
+        // After a failed sync the content of the disk is unknown, whatever the reason.
+        file.sync_data().map_err(io::Error::other).map_err(doing())?;
+        self.zeros_end = zeros_end;
         let took = self.delay + began.elapsed();
         self.shared.took(took);
         self.shared.syncs.observe(took);
@@ -332,7 +378,7 @@ impl Writer {
         let empty = self.tail.is_none_or(|tail| tail.index <= upto.index);
         if empty && !self.shared.state().segments.last().is_some_and(begins_there) {
             self.active = None;
-            self.begin_segment(next, Some(upto), true)?;
+            self.when_there_is_space(|writer| writer.begin_segment(next, Some(upto), true))?;
             self.tail = Some(upto);
             self.shared.state().written = next;
         }

@@ -40,6 +40,10 @@ const CACHE_BYTES: u64 = 16 << 20;
 /// The size of one write batch. Small enough not to block sled's other writers for long.
 const BATCH_BYTES: usize = 1 << 20;
 
+/// A flush begins only if this much of the disk is free, and this many times the bytes of the layer.
+const SPARE_BYTES: u64 = 4 << 20;
+const SLED_WRITES: u64 = 3;
+
 /// Sled's threads release the file shortly after the last handle is dropped. An open waits this long for it.
 const REOPEN_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -379,6 +383,13 @@ impl Base {
     /// Whether dropping the last handle removes the files.
     pub fn remove_on_drop(&self, remove: bool) {
         self.dir.remove_on_drop.store(remove, Ordering::Release);
+    }
+
+    /// Whether the disk has space to write this much. Sled writes a page for a changed key, and it cannot be used any
+    /// more after a write that found no space.
+    pub fn has_space_for(&self, bytes: usize) -> bool {
+        let needed = SPARE_BYTES + SLED_WRITES * bytes as u64;
+        files::disk_space(&self.dir.path).is_none_or(|(free, _)| free >= needed)
     }
 
     fn flush_path(&self) -> PathBuf {

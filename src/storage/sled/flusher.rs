@@ -6,6 +6,8 @@ use std::sync::{Arc, PoisonError, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use bytes::Bytes;
+
 use super::Shared;
 use super::base::Base;
 use super::freeze::Freeze;
@@ -20,6 +22,9 @@ const FLUSH_INTERVAL: Duration = Duration::from_secs(2);
 
 /// The pause before a failed flush is retried.
 const RETRY_INTERVAL: Duration = Duration::from_millis(250);
+
+/// What one step of the reclaim may write.
+const RECLAIM_BYTES: usize = 1 << 20;
 
 pub fn start(shared: Arc<Shared>) -> io::Result<JoinHandle<()>> {
     std::thread::Builder::new().name("state-flusher".to_owned()).spawn(move || run(&shared))
@@ -48,19 +53,23 @@ fn run(shared: &Shared) {
 fn await_work(shared: &Shared) -> bool {
     let idle = |control: &mut super::Control| {
         let much = control.active_bytes >= shared.bounds.flush_bytes || control.sealed_bytes > 0;
-        !(control.closing || much && control.failing.is_none())
+        !(control.closing || much && control.failing.is_none() && !control.no_space)
     };
     let control = shared.control();
-    let timeout = if control.failing.is_some() { RETRY_INTERVAL } else { FLUSH_INTERVAL };
+    let timeout = if control.failing.is_some() || control.no_space { RETRY_INTERVAL } else { FLUSH_INTERVAL };
     let waited = shared.wake.wait_timeout_while(control, timeout, idle);
     let (control, _) = waited.unwrap_or_else(PoisonError::into_inner);
     control.closing
 }
 
-/// Writes the oldest layer to sled; false if there is none.
+/// Writes the oldest layer to sled; false if there is none, or no space for it.
 pub fn flush(shared: &Shared) -> Result<bool, Fault> {
     let _turn = shared.turn();
     let Some(Flush { layer, base, freezes }) = next(shared) else { return Ok(false) };
+    let bytes = layer.iter().map(|(key, value)| key.len() + value.as_ref().map_or(0, Bytes::len)).sum();
+    if !note_space(shared, base.has_space_for(bytes)) {
+        return Ok(false);
+    }
     // Sled panics on some errors. The layer is still in memory, so a panic is a failed flush like any other.
     catch_panic(|| base.flush(&layer, &freezes))
         .unwrap_or_else(|| Err(Fault("sled panicked during a flush".to_owned())))?;
@@ -78,10 +87,26 @@ pub fn flush(shared: &Shared) -> Result<bool, Fault> {
     Ok(true)
 }
 
+/// Notes whether the disk has space for a flush, and logs a change.
+fn note_space(shared: &Shared, has_space: bool) -> bool {
+    let mut control = shared.control();
+    match (control.no_space, has_space) {
+        (false, false) => tracing::error!("the disk is full; the state stays in memory until it has space"),
+        (true, true) => tracing::info!("the disk has space again; the state is flushed"),
+        (true, false) | (false, true) => {}
+    }
+    control.no_space = !has_space;
+    has_space
+}
+
 /// Frees some space of dead bodies. If that fails, the next flush tries again.
 pub fn reclaim(shared: &Shared) {
     let _turn = shared.turn();
     let base = Arc::clone(&shared.layers().base);
+    // A step writes what is alive once more before it frees the rest.
+    if !base.has_space_for(RECLAIM_BYTES) {
+        return;
+    }
     let step = catch_panic(|| reclaim::step(&base)).unwrap_or_else(|| Err(Fault("sled panicked".to_owned())));
     if let Err(fault) = step {
         tracing::warn!(%fault, "the space of dead bodies was not freed");

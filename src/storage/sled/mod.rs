@@ -113,6 +113,8 @@ struct Control {
     sealed_bytes: usize,
     /// Why the last flush failed. Commits continue until they are too far ahead.
     failing: Option<String>,
+    /// The disk has no space for the next flush. Commits that are too far ahead wait until it has.
+    no_space: bool,
     /// The number of freezes so far. Names their undo files.
     freeze_count: u64,
 }

@@ -64,7 +64,7 @@ pub(super) fn inspect(disk: &dyn Disk, path: &Path, index: u64) -> Result<Sealed
 }
 
 /// The length of the checkpoint.
-fn check_head(head: &[u8; HEAD_BYTES as usize]) -> Result<u32, Damage> {
+pub(super) fn check_head(head: &[u8; HEAD_BYTES as usize]) -> Result<u32, Damage> {
     let number = |at: usize| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
     if &head[..8] != MAGIC {
         return Err(Damage::NotASnapshot);

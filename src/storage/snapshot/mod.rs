@@ -24,7 +24,7 @@ use super::disk::Disk;
 use crate::machine::refusal::Fault;
 use error::disk_error;
 pub use error::{Damage, SnapshotError};
-use read::PairReader;
+pub use read::{Pair, PairReader};
 
 /// A complete snapshot file.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -169,8 +169,12 @@ impl Snapshots {
         drop(self.lock());
     }
 
+    pub fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::SeqCst)
+    }
+
     fn check_open(&self) -> Result<(), SnapshotError> {
-        match self.closed.load(Ordering::SeqCst) {
+        match self.is_closed() {
             true => Err(SnapshotError::State(Fault("the node is shutting down".to_owned()))),
             false => Ok(()),
         }

@@ -8,39 +8,76 @@ use xxhash_rust::xxh3::Xxh3;
 
 use super::Sealed;
 use super::error::{Damage, SnapshotError, disk_error};
-use super::format::{BUFFER_BYTES, END, FOOT_BYTES, HEAD_BYTES};
+use super::format::{BUFFER_BYTES, END, FOOT_BYTES, HEAD_BYTES, check_head};
 use crate::machine::refusal::Fault;
 use crate::storage::disk::{Disk, DiskFile};
 
+/// One key with its value.
+pub type Pair = (Vec<u8>, Bytes);
+
 /// The pairs of a snapshot. Ends with an error unless every byte of the file is as it was written.
-pub(super) struct PairReader {
-    file: BufReader<Box<dyn DiskFile>>,
+pub struct PairReader<R> {
+    file: R,
     hash: Xxh3,
     path: PathBuf,
+    /// Length of the whole snapshot.
+    bytes: u64,
     /// Bytes of pairs that were not read yet.
     left: u64,
     pairs: u64,
-    checksum: u128,
+    /// The checksum that was announced, if one was. The one in the file is checked in any case.
+    announced: Option<u128>,
     ended: bool,
 }
 
-impl PairReader {
-    pub fn open(disk: &dyn Disk, sealed: &Sealed) -> Result<PairReader, SnapshotError> {
+impl PairReader<BufReader<Box<dyn DiskFile>>> {
+    pub(super) fn open(disk: &dyn Disk, sealed: &Sealed) -> Result<Self, SnapshotError> {
         let doing = || disk_error(format!("reading {}", sealed.path.display()));
-        let file = disk.read(&sealed.path).map_err(doing())?;
+        let file = BufReader::with_capacity(BUFFER_BYTES, disk.read(&sealed.path).map_err(doing())?);
+        let mut reader = PairReader::new(file, sealed.path.clone(), sealed.bytes);
+        reader.announced = Some(sealed.checksum);
         let before = HEAD_BYTES + sealed.checkpoint.len() as u64;
-        let mut reader = PairReader {
-            file: BufReader::with_capacity(BUFFER_BYTES, file),
-            hash: Xxh3::new(),
-            path: sealed.path.clone(),
-            left: (sealed.bytes + 4).saturating_sub(before + FOOT_BYTES),
-            pairs: 0,
-            checksum: sealed.checksum,
-            ended: false,
-        };
         let mut head = vec![0; before as usize];
         reader.fill(&mut head).map_err(doing())?;
+        reader.left = (sealed.bytes + 4).saturating_sub(before + FOOT_BYTES);
         Ok(reader)
+    }
+}
+
+impl<R: Read> PairReader<R> {
+    /// Reads a snapshot of this length from a stream: its checkpoint, and then its pairs.
+    pub fn stream(file: R, path: PathBuf, bytes: u64) -> Result<(Bytes, PairReader<R>), Damage> {
+        let mut reader = PairReader::new(file, path, bytes);
+        let mut head = [0; HEAD_BYTES as usize];
+        reader.fill(&mut head).map_err(unreadable)?;
+        let checkpoint_bytes = check_head(&head)?;
+        let around = HEAD_BYTES + u64::from(checkpoint_bytes) + FOOT_BYTES;
+        reader.left = (bytes + 4).checked_sub(around).filter(|left| *left >= 4).ok_or(Damage::CutShort)?;
+        let mut checkpoint = vec![0; checkpoint_bytes as usize];
+        reader.fill(&mut checkpoint).map_err(unreadable)?;
+        Ok((checkpoint.into(), reader))
+    }
+
+    fn new(file: R, path: PathBuf, bytes: u64) -> PairReader<R> {
+        PairReader { file, hash: Xxh3::new(), path, bytes, left: 0, pairs: 0, announced: None, ended: false }
+    }
+
+    /// What comes after the snapshot in the stream, once all pairs were read.
+    pub fn rest(&mut self) -> &mut R {
+        &mut self.file
+    }
+
+    /// The next pair; `None` after the last one, when the checksum matches.
+    pub fn pair(&mut self) -> Result<Option<Pair>, Damage> {
+        let key_bytes = self.number()?;
+        if key_bytes == END {
+            return self.check_foot().map(|()| None);
+        }
+        let value_bytes = self.number()?;
+        let key = self.bytes(key_bytes)?;
+        let value = self.bytes(value_bytes)?;
+        self.pairs += 1;
+        Ok(Some((key, value.into())))
     }
 
     fn fill(&mut self, bytes: &mut [u8]) -> io::Result<()> {
@@ -64,25 +101,16 @@ impl PairReader {
         Ok(bytes)
     }
 
-    fn pair(&mut self) -> Result<Option<(Vec<u8>, Bytes)>, Damage> {
-        let key_bytes = self.number()?;
-        if key_bytes == END {
-            return self.check_foot().map(|()| None);
-        }
-        let value_bytes = self.number()?;
-        let key = self.bytes(key_bytes)?;
-        let value = self.bytes(value_bytes)?;
-        self.pairs += 1;
-        Ok(Some((key, value.into())))
-    }
-
     fn check_foot(&mut self) -> Result<(), Damage> {
         let mut foot = [0; 16];
         self.fill(&mut foot).map_err(unreadable)?;
-        if self.left != 0 || foot[..8] != self.pairs.to_le_bytes() {
+        if self.left != 0 || foot[..8] != self.pairs.to_le_bytes() || foot[8..] != self.bytes.to_le_bytes() {
             return Err(Damage::FooterMismatch);
         }
-        if self.hash.digest128() != self.checksum {
+        let mut written = [0; 16];
+        self.file.read_exact(&mut written).map_err(unreadable)?;
+        let read = self.hash.digest128();
+        if read != u128::from_le_bytes(written) || self.announced.is_some_and(|announced| read != announced) {
             return Err(Damage::Checksum);
         }
         Ok(())
@@ -90,11 +118,14 @@ impl PairReader {
 }
 
 fn unreadable(error: io::Error) -> Damage {
-    Damage::Unreadable(error.to_string())
+    match error.kind() {
+        io::ErrorKind::UnexpectedEof => Damage::CutShort,
+        _other => Damage::Unreadable(error.to_string()),
+    }
 }
 
-impl Iterator for PairReader {
-    type Item = Result<(Vec<u8>, Bytes), Fault>;
+impl<R: Read> Iterator for PairReader<R> {
+    type Item = Result<Pair, Fault>;
 
     fn next(&mut self) -> Option<Self::Item> {
         if self.ended {

@@ -15,7 +15,8 @@ use super::outbound::{self, InvokeFrame};
 use super::{Bus, BusSettings};
 use crate::access;
 use crate::surface::errors::CallError;
-use crate::surface::gate::{Call, Caller, Door, check_open};
+use crate::surface::fair_share::CallerKey;
+use crate::surface::gate::{Admission, Call, Caller, Door, check_open, trace_of};
 use crate::surface::socket::Text;
 use crate::surface::socket::intake::kib;
 
@@ -69,6 +70,13 @@ impl Share {
     }
 }
 
+/// What a call holds until it is answered.
+#[derive(Default)]
+struct Admitted {
+    _permits: Vec<OwnedSemaphorePermit>,
+    _admission: Option<Admission>,
+}
+
 impl Bus {
     /// Starts a call that a client sent. Admission and the first step of the call happen before the next frame is read,
     /// so calls of one client enter the node in the order in which they were sent. Then they run concurrently. A call
@@ -110,7 +118,7 @@ impl Bus {
         bytes: usize,
         invoke: &Invoke<'_>,
         void: bool,
-    ) -> Result<Vec<OwnedSemaphorePermit>, CallError> {
+    ) -> Result<Admitted, CallError> {
         check_open(&invoke.function_id, &share.closing)?;
         match invoke.action {
             Action::Answer | Action::Void => {}
@@ -120,9 +128,10 @@ impl Bus {
         let forwarded = self.forwards(&client.realm, &invoke.function_id);
         if forwarded && void {
             // Forwarded at once. Waiting here could wait for this very client.
-            return Ok(Vec::new());
+            return Ok(Admitted::default());
         }
-        let mut permits = Vec::with_capacity(3);
+        let mut permits = Vec::with_capacity(2);
+        let mut admission = None;
         if void {
             permits.extend(share.voids.clone().acquire_owned().await);
         } else {
@@ -138,9 +147,10 @@ impl Bus {
                 Ok(own) => permits.extend(own),
                 Err(_) => return Err(CallError::Unavailable("earlier calls of this client take too long".to_owned())),
             }
-            permits.push(self.gate.admit(&invoke.function_id, bytes, deadline, &share.closing).await?);
+            let key = CallerKey::of(&client.identity, CallerKey::Client(client.number));
+            admission = Some(self.gate.admit(key, &invoke.function_id, bytes, deadline, &share.closing).await?);
         }
-        Ok(permits)
+        Ok(Admitted { _permits: permits, _admission: admission })
     }
 
     /// Makes a call for another door of the port, which admitted it.
@@ -207,18 +217,16 @@ impl Drop for Waiting<'_> {
 impl Invocation {
     /// The body is not copied: it stays a part of the frame.
     fn new(bus: &Bus, client: &Client, frame: &Text, invoke: Invoke<'_>, void: bool) -> Invocation {
+        let traceparent = owned(invoke.traceparent);
         let call = Call {
             function: invoke.function_id.into_owned(),
             body: invoke.data.map_or(Text::from_static("null"), |raw| part_of(frame, raw.get())),
             metadata: owned(invoke.metadata),
             deadline: bus.gate.deadline(),
             caller: Caller { door: Door::Bus, identity: client.identity.clone() },
+            trace: trace_of(traceparent.as_deref()),
         };
-        let trace = Trace {
-            traceparent: owned(invoke.traceparent),
-            baggage: owned(invoke.baggage),
-            namespace: owned(invoke.namespace),
-        };
+        let trace = Trace { traceparent, baggage: owned(invoke.baggage), namespace: owned(invoke.namespace) };
         Invocation { call, trace, void }
     }
 

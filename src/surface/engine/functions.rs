@@ -120,6 +120,7 @@ async fn call_gate(gate: &Gate, id: &str, data: Value, metadata: Option<Value>) 
         metadata: metadata.map(|metadata| metadata.to_string()),
         deadline: gate.deadline(),
         caller: Caller { door: Door::Engine, identity: gate.engine_identity() },
+        trace: None,
     };
     drop(data);
     let text = gate.call(&call).await.map_err(|error| match error {

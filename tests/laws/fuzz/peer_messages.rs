@@ -89,7 +89,8 @@ fn good(kind: usize) -> Vec<u8> {
         4 => header.encode_to_vec(),
         5 => peer::TransferLeaderRequest { hop: hop(), from: vote(), to: 2, last_log: id(3) }.encode_to_vec(),
         6 => {
-            let outcome = peer::ForwardOutcome { outcome: Some(peer::forward_outcome::Outcome::Answer(answer)) };
+            let outcome = Some(peer::forward_outcome::Outcome::Answer(answer));
+            let outcome = peer::ForwardOutcome { outcome, retry_is_late: false };
             peer::ForwardResponse { outcomes: vec![outcome] }.encode_to_vec()
         }
         _seven => {

@@ -56,6 +56,17 @@ pub enum LongWork {
 }
 
 impl LongWork {
+    pub fn grows(&self) -> bool {
+        match self {
+            LongWork::Delete(_)
+            | LongWork::DeleteEntries(_)
+            | LongWork::Free { .. }
+            | LongWork::FreeRecords { .. }
+            | LongWork::GiveUpFork { .. } => false,
+            LongWork::Import(_) | LongWork::BeginFork(_) | LongWork::ContinueFork { .. } => true,
+        }
+    }
+
     pub fn session_id(&self) -> &SessionId {
         match self {
             LongWork::Delete(delete) => &delete.session_id,
@@ -71,7 +82,7 @@ impl LongWork {
 
 /// How a command deletes the entries of a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Removal {
+pub enum Removal {
     /// In this command.
     Now,
     /// They are detached now and freed by later commands.
