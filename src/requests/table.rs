@@ -5,7 +5,9 @@ use std::sync::LazyLock;
 use schemars::JsonSchema;
 use schemars::schema::RootSchema;
 
-use super::{DOCUMENTS, Decision, Done, Function, Limits, Mutation, Operation, PUBLIC, Question, body, import, store};
+use super::{
+    DOCUMENTS, Decision, Done, Function, Limits, Mutation, Operation, PUBLIC, Question, body, import, model, store,
+};
 use crate::machine::refusal::Refusal;
 
 static FUNCTIONS: LazyLock<Vec<Function>> = LazyLock::new(|| PUBLIC.iter().chain(store::RAW).copied().collect());
@@ -17,7 +19,8 @@ pub fn functions() -> &'static [Function] {
 
 /// Every function that a node serves: the published API, documents, and what nodes of this project ask each other.
 pub fn served() -> impl Iterator<Item = &'static Function> {
-    FUNCTIONS.iter().chain(DOCUMENTS).chain([&import::FUNCTION]).chain(store::BEYOND).chain([&store::propose::FUNCTION])
+    let ours = DOCUMENTS.iter().chain([&import::FUNCTION]).chain(model::MODEL);
+    FUNCTIONS.iter().chain(ours).chain(store::BEYOND).chain([&store::propose::FUNCTION])
 }
 
 /// The function with this id. With `legacy_names`, the snake_case ids of version 0.1.2 are found too.

@@ -341,7 +341,11 @@ mod tests {
     }
 
     fn runtime(adapter: Arc<dyn Adapter>) -> Runtime {
-        let limits = Limits { default_list_limit: 50, max_list_limit: 500 };
+        let limits = Limits {
+            default_list_limit: 50,
+            max_list_limit: 500,
+            model: crate::machine::model::profile::Terms::DEFAULT,
+        };
         Runtime { adapter, limits, legacy_names: true, authoritative: true, call_timeout: Duration::from_secs(30) }
     }
 

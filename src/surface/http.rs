@@ -40,7 +40,9 @@ use super::socket::handshake::{self, HandshakeError};
 use super::socket::intake::{Pace, Room};
 use super::socket::{self, CloseReason, Text};
 use super::watch::WatchService;
-use super::{account, cluster, console, feed_status, history, login, openapi, origin, probes, scrapes, sse, watch};
+use super::{
+    account, cluster, console, feed_status, history, login, model, openapi, origin, probes, scrapes, sse, watch,
+};
 use crate::access::{Action, Credentials, Identity, LoginError, audit};
 
 /// The largest piece of a response that is handed to a connection at once. The rest waits here, where it is counted.
@@ -253,6 +255,13 @@ async fn admitted(
     peer: SocketAddr,
     place: Place,
 ) -> Response {
+    // The session model has tokens of its own.
+    if model::owns(request.uri().path()) {
+        return match upgrades {
+            true => model::upgrade(port, request, peer, place).await,
+            false => model::answer(port, request, peer).await,
+        };
+    }
     let certified = request.extensions().get::<Certified>().map(|Certified(identity)| identity.clone());
     let login = login::check(&port.credentials, request.headers(), request.uri(), certified.as_ref(), peer.ip());
     if let Err(refused) = &login

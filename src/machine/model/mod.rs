@@ -1,0 +1,32 @@
+//! The session model: sessions as CLIs, web chats, channel adapters and schedules use them.
+//!
+//! Owns: the profile of a session, people and their roles, group routing, checkpoints, the stream of a session's events, and
+//! what each command of the model does to them. Pure, as the rest of the machine.
+
+pub mod access;
+pub mod checkpoint;
+pub mod checkpoints;
+pub mod command;
+pub mod filter;
+pub mod follow;
+pub mod history;
+pub mod identity;
+pub mod manage;
+pub mod names;
+pub mod open;
+pub mod people;
+pub mod post;
+pub mod profile;
+pub mod query;
+pub mod records;
+pub mod routing;
+pub mod scene;
+pub mod source;
+pub mod spelling;
+pub mod texts;
+pub mod timers;
+pub mod turns;
+
+pub use command::{ModelCommand, apply};
+pub use manage::forget;
+pub use query::{ModelQuery, query};
