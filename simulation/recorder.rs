@@ -262,6 +262,7 @@ fn describe(stamped: &Stamped) -> String {
         Command::Store(_) => "store",
         Command::Feed(_) => "feed",
         Command::Long(_) => "long-work",
+        Command::Beside(command) => command.name(),
     };
     let session = stamped.command.session_id().map(|session_id| format!(" {:?}", session_id.as_str()));
     let again = if stamped.is_retry { ", retry" } else { "" };

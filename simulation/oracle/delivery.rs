@@ -46,7 +46,7 @@ fn committed(replay: &Replay) -> BTreeMap<Place, &Event> {
 /// The events of a session are numbered without gaps. The numbers start over after a deletion.
 fn check_sequence(committed: &BTreeMap<Place, &Event>, findings: &mut Findings) {
     let mut last: BTreeMap<&SessionId, u64> = BTreeMap::new();
-    for (place, event) in committed {
+    for (place, event) in committed.iter().filter(|(_, event)| event.kind().is_published()) {
         let before = last.get(&event.session_id).copied().unwrap_or(0);
         findings.check(event.seq == before + 1, None, || {
             format!(

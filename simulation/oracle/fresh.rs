@@ -75,7 +75,12 @@ pub fn session_of(question: &Query) -> Option<&SessionId> {
         Query::Window(query) => Some(&query.session_id),
         Query::Tree(query) => Some(&query.session_id),
         Query::Within { query, .. } => session_of(query),
-        Query::List(_) | Query::Metas | Query::MetasFrom(_) | Query::Cursor(_) | Query::Cursors(_) => None,
+        Query::List(_)
+        | Query::Metas
+        | Query::MetasFrom(_)
+        | Query::Cursor(_)
+        | Query::Cursors(_)
+        | Query::Beside(_) => None,
     }
 }
 

@@ -78,6 +78,7 @@ fn implies_an_effect(command: &Command, answer: &Value) -> bool {
         | Command::SetActiveLeaf(_)
         | Command::Import(_)
         | Command::Feed(_)
+        | Command::Beside(_)
         | Command::Long(_) => false,
     }
 }

@@ -285,7 +285,9 @@ fn asked_for(state: &State, work: &LongWork) -> Result<Option<Command>, Fault> {
             };
             pending.map(asked)
         }
-        LongWork::BeginFork(_) | LongWork::GiveUpFork { .. } | LongWork::Free { .. } => None,
+        LongWork::BeginFork(_) | LongWork::GiveUpFork { .. } | LongWork::Free { .. } | LongWork::FreeRecords { .. } => {
+            None
+        }
     })
 }
 
@@ -305,6 +307,7 @@ fn in_full(state: &State, command: &Command) -> Result<Option<Command>, Fault> {
         | Command::Fork(_)
         | Command::SetActiveLeaf(_)
         | Command::Import(_)
+        | Command::Beside(_)
         | Command::Store(_) => return Ok(Some(command.clone())),
     };
     let NewContent::Patch(patch) = &update.content else { return Ok(Some(command.clone())) };

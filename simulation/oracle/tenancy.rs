@@ -188,6 +188,7 @@ fn made(step: &Step, state: Option<&State>, session_id: &SessionId) -> BTreeSet<
         | Happened::StatusChanged { .. }
         | Happened::MetaUpdated { .. }
         | Happened::Deleted { .. }
+        | Happened::Noted { .. }
         | Happened::Published { .. } => None,
     });
     marks.extend(added.map(EntryId::as_str).map(str::to_owned));

@@ -33,6 +33,10 @@ pub(super) struct Skipped(BTreeMap<SessionId, SeqRange>);
 
 impl Skipped {
     fn add(&mut self, session_id: &SessionId, seq: u64) {
+        // Events beside the published ones have no number, and are complete or gone with their session.
+        if seq == 0 {
+            return;
+        }
         if let Some(range) = self.0.get_mut(session_id) {
             *range = SeqRange { first: range.first.min(seq), last: range.last.max(seq) };
         } else if self.0.len() < SKIPPED_SESSIONS_MAX {
@@ -205,7 +209,7 @@ impl Feed {
     fn deliver_to(&self, owner: &mut Owner, committed: &Arc<Committed>, skipped: &mut Skipped) -> Option<Step> {
         let mut envelope = None;
         let (session_id, mut told) = (&committed.event.session_id, false);
-        let left_out = skipped.0.get(session_id).copied();
+        let left_out = skipped.0.get(session_id).copied().filter(|_| committed.event.seq > 0);
         for bound in owner.bounds.values() {
             if !bound.wants(&committed.event, committed.position) {
                 continue;

@@ -66,10 +66,14 @@ impl Delivery<'_> {
             Some(range) => format!(",\"skipped\":{}", range.json()),
             None => String::new(),
         };
+        let event = &self.committed.event;
+        let seq = match event.kind().is_published() {
+            true => format!(",\"seq\":{}", event.seq),
+            false => String::new(),
+        };
         format!(
-            "{{{fields}{comma}\"session-manager\":{{\"position\":\"{}\",\"seq\":{}{lagged}{compacted}{skipped}}}}}",
+            "{{{fields}{comma}\"session-manager\":{{\"position\":\"{}\"{seq}{lagged}{compacted}{skipped}}}}}",
             self.cluster.print(self.committed.position),
-            self.committed.event.seq,
         )
     }
 }

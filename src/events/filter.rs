@@ -1,6 +1,7 @@
 //! Owns: which events a binding matches, parsed from the config of its registration. Pure.
 //! Never: the table of bindings, delivery.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde_json::Value;
@@ -38,17 +39,18 @@ impl Wanted {
 
 /// A set of event kinds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Kinds(u8);
+pub struct Kinds(u16);
 
 impl Kinds {
-    pub const ALL: Kinds = Kinds((1 << EventKind::ALL.len()) - 1);
+    /// Those of the published API, which come first in `EventKind`.
+    pub const PUBLISHED: Kinds = Kinds((1 << EventKind::PUBLISHED.len()) - 1);
 
     pub fn of(kinds: impl IntoIterator<Item = EventKind>) -> Kinds {
-        Kinds(kinds.into_iter().fold(0, |set, kind| set | 1 << kind as u8))
+        Kinds(kinds.into_iter().fold(0, |set, kind| set | 1 << kind as u16))
     }
 
     pub fn contains(self, kind: EventKind) -> bool {
-        self.0 & 1 << kind as u8 != 0
+        self.0 & 1 << kind as u16 != 0
     }
 
     pub fn iter(self) -> impl Iterator<Item = EventKind> {
@@ -63,6 +65,10 @@ pub struct Filter {
     pub session_id: Option<SessionId>,
     roles: Option<Vec<Role>>,
     metadata: Object,
+    /// Which agents a driver serves.
+    agents: Agents,
+    /// What a driver said about itself when it bound.
+    pub driver: DriverTerms,
     /// The subscriber sees only sessions with this metadata.
     scope: Option<Arc<Scope>>,
 }
@@ -72,7 +78,8 @@ impl Filter {
     pub fn parse(trigger_type: &str, config: &Value) -> Result<Filter, FilterError> {
         let wanted = Wanted::from_trigger_type(trigger_type)
             .ok_or_else(|| FilterError::UnknownTriggerType { trigger_type: trigger_type.to_owned() })?;
-        let mut filter = Filter { wanted, session_id: None, roles: None, metadata: Object::new(), scope: None };
+        let mut filter = Filter::of_stream(Kinds::PUBLISHED, None, None, Object::new());
+        filter.wanted = wanted;
         let fields = match config {
             Value::Null => return Ok(filter),
             Value::Object(fields) => fields,
@@ -98,6 +105,11 @@ impl Filter {
                 "session_id" => filter.session_id = Some(session_id(trigger_type, value)?),
                 "roles" => filter.roles = Some(roles(trigger_type, value)?),
                 "metadata" => filter.metadata = metadata(trigger_type, value)?,
+                "agent_ids" => filter.agents.ids = Some(texts(trigger_type, "agent_ids", value)?),
+                "agent_types" => filter.agents.types = Some(texts(trigger_type, "agent_types", value)?),
+                "tenants" => filter.agents.tenants = Some(texts(trigger_type, "tenants", value)?),
+                "driver_id" => filter.driver.driver_id = Some(driver_id(trigger_type, value)?),
+                "families" => filter.driver.families = families(trigger_type, value)?,
                 other => return Err(unknown(other)),
             }
         }
@@ -111,7 +123,8 @@ impl Filter {
         roles: Option<Vec<Role>>,
         metadata: Object,
     ) -> Filter {
-        Filter { wanted: Wanted::Kinds(kinds), session_id, roles, metadata, scope: None }
+        let (agents, driver) = (Agents::default(), DriverTerms::default());
+        Filter { wanted: Wanted::Kinds(kinds), session_id, roles, metadata, agents, driver, scope: None }
     }
 
     /// The filter in words, for an operator.
@@ -119,11 +132,12 @@ impl Filter {
         let mut words = match self.wanted {
             Wanted::Everything => vec![STORE_EVENTS.to_owned()],
             Wanted::Kind(kind) => vec![kind.trigger_type().to_owned()],
-            Wanted::Kinds(Kinds::ALL) => vec!["all events".to_owned()],
+            Wanted::Kinds(Kinds::PUBLISHED) => vec!["all events".to_owned()],
             Wanted::Kinds(kinds) => vec![kinds.iter().map(EventKind::trigger_type).collect::<Vec<_>>().join(" ")],
         };
         words.extend(self.session_id.as_ref().map(|session_id| format!("session {}", session_id.as_str())));
-        if self.roles.is_some() || !self.metadata.is_empty() || self.scope.is_some() {
+        let of_agents = self.agents != Agents::default();
+        if self.roles.is_some() || !self.metadata.is_empty() || self.scope.is_some() || of_agents {
             words.push("filtered".to_owned());
         }
         words.join(", ")
@@ -137,7 +151,8 @@ impl Filter {
     /// False when no event of this kind and session can match.
     pub fn may_match(&self, kind: EventKind, session_id: &SessionId) -> bool {
         let of_kind = match self.wanted {
-            Wanted::Everything => true,
+            // Bridges of the published API know no other kinds.
+            Wanted::Everything => kind.is_published(),
             Wanted::Kind(wanted) => wanted == kind,
             Wanted::Kinds(kinds) => kinds.contains(kind),
         };
@@ -148,8 +163,40 @@ impl Filter {
         self.may_match(event.kind(), &event.session_id)
             && self.roles.as_ref().is_none_or(|roles| event.role().is_some_and(|role| roles.contains(&role)))
             && metadata_matches(&self.metadata, event.metadata.as_ref())
+            && self.agents.include(event)
             && self.scope.as_ref().is_none_or(|scope| scope.includes(event.metadata.as_ref()))
     }
+}
+
+/// The agents that a driver serves. What is `None` is not asked for.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Agents {
+    pub ids: Option<Vec<String>>,
+    pub types: Option<Vec<String>>,
+    pub tenants: Option<Vec<String>>,
+}
+
+impl Agents {
+    fn include(&self, event: &Event) -> bool {
+        if *self == Agents::default() {
+            return true;
+        }
+        let payload = event.payload();
+        let named = |field: &str| payload.field(field).and_then(|text| serde_json::from_str::<String>(text).ok());
+        let has = |wanted: &Option<Vec<String>>, field: &str| {
+            wanted.as_ref().is_none_or(|wanted| named(field).is_some_and(|name| wanted.contains(&name)))
+        };
+        has(&self.ids, "agent_id") && has(&self.types, "agent_type") && has(&self.tenants, "tenant")
+    }
+}
+
+/// How a driver wants to be known and called.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct DriverTerms {
+    /// The name it claims turns with.
+    pub driver_id: Option<String>,
+    /// The function that answers each family of requests, such as `files`.
+    pub families: BTreeMap<String, String>,
 }
 
 /// `session::created` takes no session id: a subscriber cannot know the id before the session exists. Only message
@@ -160,8 +207,15 @@ fn allowed_fields(wanted: Wanted) -> &'static [&'static str] {
         Wanted::Kinds(_) => &["session_id", "roles", "metadata"],
         Wanted::Kind(EventKind::Created) => &["metadata"],
         Wanted::Kind(EventKind::MessageAdded | EventKind::MessageUpdated) => &["session_id", "roles", "metadata"],
-        Wanted::Kind(EventKind::StatusChanged | EventKind::MetaUpdated | EventKind::Deleted) => {
-            &["session_id", "metadata"]
+        Wanted::Kind(
+            EventKind::StatusChanged
+            | EventKind::MetaUpdated
+            | EventKind::Deleted
+            | EventKind::StreamEvent
+            | EventKind::ProfileEvent,
+        ) => &["session_id", "metadata"],
+        Wanted::Kind(EventKind::TurnRequested | EventKind::TurnCommand | EventKind::CheckpointRequested) => {
+            &["session_id", "metadata", "agent_ids", "agent_types", "tenants", "driver_id", "families"]
         }
     }
 }
@@ -187,6 +241,24 @@ fn roles(trigger_type: &str, value: &Value) -> Result<Vec<Role>, FilterError> {
 fn metadata(trigger_type: &str, value: &Value) -> Result<Object, FilterError> {
     let fields = value.as_object().ok_or_else(|| wrong_type(trigger_type, "metadata", "an object", value))?;
     Ok(fields.clone())
+}
+
+fn texts(trigger_type: &str, field: &'static str, value: &Value) -> Result<Vec<String>, FilterError> {
+    let wrong = || wrong_type(trigger_type, field, "an array of strings", value);
+    let items = value.as_array().ok_or_else(wrong)?;
+    items.iter().map(|item| item.as_str().map(str::to_owned).ok_or_else(wrong)).collect()
+}
+
+fn driver_id(trigger_type: &str, value: &Value) -> Result<String, FilterError> {
+    let wrong = || wrong_type(trigger_type, "driver_id", "a string of 1 to 256 bytes", value);
+    value.as_str().filter(|id| (1..=256).contains(&id.len())).map(str::to_owned).ok_or_else(wrong)
+}
+
+fn families(trigger_type: &str, value: &Value) -> Result<BTreeMap<String, String>, FilterError> {
+    let wrong = || wrong_type(trigger_type, "families", "an object of function ids", value);
+    let fields = value.as_object().ok_or_else(wrong)?;
+    let function = |(name, id): (&String, &Value)| Some((name.clone(), id.as_str()?.to_owned()));
+    fields.iter().map(|field| function(field).ok_or_else(wrong)).collect()
 }
 
 fn kind_of(value: &Value) -> &'static str {
@@ -273,7 +345,42 @@ mod tests {
     fn store_events_match_every_kind() {
         let filter = parse(STORE_EVENTS, json!(null)).unwrap();
         for kind in EventKind::ALL {
-            assert!(filter.matches(&event(kind, "s", None, json!(null))));
+            let matched = filter.matches(&event(kind, "s", None, json!(null)));
+            assert_eq!(matched, kind.is_published(), "{kind:?}");
+        }
+    }
+
+    #[test]
+    fn a_stream_that_names_no_kind_gets_the_published_ones() {
+        assert_eq!(Kinds::PUBLISHED.iter().collect::<Vec<_>>(), EventKind::PUBLISHED);
+        for kind in EventKind::ALL {
+            assert_eq!(Kinds::of([kind]).iter().collect::<Vec<_>>(), [kind]);
+        }
+    }
+
+    #[test]
+    fn a_driver_gets_the_turns_of_its_agents() {
+        let turn = |payload: Value| Event {
+            session_id: "s".into(),
+            seq: 0,
+            happened: Happened::Noted { kind: EventKind::TurnRequested, payload: Json::print(&payload), kept: true },
+            metadata: None,
+        };
+        let config = json!({"agent_types": ["coder", "writer"], "tenants": ["a"], "driver_id": "d"});
+        let filter = parse("session::turn::requested", config).unwrap();
+        assert!(filter.matches(&turn(json!({"agent_type": "coder", "tenant": "a"}))));
+        assert!(!filter.matches(&turn(json!({"agent_type": "coder", "tenant": "b"}))));
+        assert!(!filter.matches(&turn(json!({"tenant": "a"}))));
+        assert!(parse("session::turn::requested", json!({})).unwrap().matches(&turn(json!({}))));
+        for (config, field) in [
+            (json!({"agent_ids": "x"}), "`agent_ids`"),
+            (json!({"tenants": [1]}), "`tenants`"),
+            (json!({"driver_id": ""}), "`driver_id`"),
+            (json!({"families": {"files": 1}}), "`families`"),
+            (json!({"roles": ["user"]}), "`roles`"),
+        ] {
+            let error = parse("session::turn::requested", config).unwrap_err().to_string();
+            assert!(error.contains(field), "{error}");
         }
     }
 }

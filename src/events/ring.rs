@@ -19,7 +19,8 @@ use crate::machine::ids::Position;
 pub struct Ring {
     pub events: VecDeque<Arc<Committed>>,
     bytes: usize,
-    /// The ring holds every event after this position. `None` as long as the ring holds everything that was published.
+    /// The ring holds every kept event after this position. `None` as long as it holds all that were published. An event
+    /// that is not kept stays in the ring like others, and when it leaves the ring it is gone: no subscriber is told.
     pub complete_after: Option<Position>,
 }
 
@@ -39,7 +40,9 @@ impl Ring {
             && let Some(oldest) = self.events.pop_front()
         {
             self.bytes -= weight(&oldest.event);
-            self.complete_after = Some(oldest.position);
+            if oldest.event.is_kept() {
+                self.complete_after = Some(oldest.position);
+            }
         }
     }
 
@@ -94,7 +97,7 @@ pub fn weight(event: &Event) -> usize {
             Body::Custom { custom_type, data } => custom_type.len() + data.text().len(),
         },
         Happened::MessageUpdated { message, .. } => message.body.text().len(),
-        Happened::Published { payload, .. } => payload.text().len(),
+        Happened::Published { payload, .. } | Happened::Noted { payload, .. } => payload.text().len(),
         Happened::Created { title, description, .. } | Happened::MetaUpdated { title, description, .. } => {
             title.len() + description.len()
         }

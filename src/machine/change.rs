@@ -1,10 +1,12 @@
 //! Owns: `Change`, the writes that applying a command makes to the state, grouped by what they are about.
 //! Never: how a store encodes or commits them. A store executes all changes of one command, or none.
 
+use super::beside::{RecordKey, RecordLeftover};
 use super::command::Answer;
 use super::entry::Entry;
 use super::feed_record::Record;
 use super::ids::{EntryId, FeedPlace, Position, RequestId, SessionId};
+use super::json::Json;
 use super::long::{Home, Leftover, PendingFork};
 use super::refusal::Refusal;
 use super::session::SessionMeta;
@@ -20,6 +22,8 @@ pub enum Change {
     Feed(FeedChange),
     /// Work that takes many commands.
     Work(WorkChange),
+    /// A record beside sessions.
+    Record(RecordChange),
     /// Sets the clock of the state, in milliseconds. Every command sets it, so that time never runs backwards when
     /// the leader changes.
     Clock(i64),
@@ -52,8 +56,8 @@ pub enum AnswerChange {
 pub enum FeedChange {
     /// The sequence number of a session's last event; `None` deletes it.
     SetSeq(SessionId, Option<u64>),
-    /// Appends the events of one log entry.
-    Append { index: u64, records: Vec<Record> },
+    /// Appends the events of one log entry, each with its ordinal: events that are not kept leave gaps.
+    Append { index: u64, records: Vec<(u32, Record)> },
     /// Drops the events up to this place.
     Trim { upto: FeedPlace },
     /// How far an attach point has delivered; `None` deletes the cursor.
@@ -82,7 +86,33 @@ pub enum WorkChange {
     },
 }
 
+/// A write to the records beside sessions.
+#[derive(Debug, Clone, PartialEq)]
+pub enum RecordChange {
+    Put(RecordKey, Json),
+    Delete(RecordKey),
+    /// Deletes all records of a session: at once if they are few, else they wait to be freed.
+    DropSession(SessionId),
+    /// Frees at most so many of the records that wait.
+    Free {
+        leftover: RecordLeftover,
+        records: u32,
+    },
+}
+
 impl Change {
+    pub fn put_record(key: RecordKey, value: Json) -> Change {
+        Change::Record(RecordChange::Put(key, value))
+    }
+
+    pub fn delete_record(key: RecordKey) -> Change {
+        Change::Record(RecordChange::Delete(key))
+    }
+
+    pub fn drop_records(session_id: &SessionId) -> Change {
+        Change::Record(RecordChange::DropSession(session_id.clone()))
+    }
+
     pub fn put_meta(meta: SessionMeta) -> Change {
         Change::Session(meta.session_id.clone(), SessionChange::PutMeta(meta))
     }
@@ -99,7 +129,7 @@ impl Change {
     pub fn clock_ms(&self) -> Option<i64> {
         match self {
             Change::Clock(clock_ms) => Some(*clock_ms),
-            Change::Session(..) | Change::Answer(_) | Change::Feed(_) | Change::Work(_) => None,
+            Change::Session(..) | Change::Answer(_) | Change::Feed(_) | Change::Work(_) | Change::Record(_) => None,
         }
     }
 }

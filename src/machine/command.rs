@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::apply::append::AppendEntry;
 use super::apply::append_many::AppendMany;
+use super::apply::beside::Beside;
 use super::apply::create::CreateSession;
 use super::apply::delete::DeleteSession;
 use super::apply::ensure::EnsureSession;
@@ -20,6 +21,7 @@ use super::apply::update_message::UpdateMessage;
 use super::change::Change;
 use super::event::Event;
 use super::ids::{EntryId, RequestId, SessionId};
+use super::json::Json;
 use super::refusal::Refusal;
 use super::scope::Scope;
 use super::session::{SessionMeta, SessionStatus};
@@ -42,6 +44,7 @@ pub enum Command {
     Store(StoreWrite),
     Feed(FeedOrder),
     Long(LongWork),
+    Beside(Beside),
 }
 
 /// A command with the time and randomness that it gets before it enters the log. Apply depends on nothing else.
@@ -114,6 +117,8 @@ pub enum Answer {
         added: u64,
         imported: Imported,
     },
+    /// The answer to a command about records beside sessions.
+    Value(Json),
 }
 
 /// Everything that applying one command produces. A refused command has no changes (except its recorded answer) and
@@ -159,6 +164,7 @@ impl Command {
             Command::Store(c) => c.session_id(),
             Command::Feed(_) => None,
             Command::Long(work) => Some(work.session_id()),
+            Command::Beside(command) => command.session_id(),
         }
     }
 }

@@ -18,10 +18,36 @@ pub enum EventKind {
     StatusChanged,
     MetaUpdated,
     Deleted,
+    /// A turn waits for a driver.
+    TurnRequested,
+    /// A command to the driver of a turn.
+    TurnCommand,
+    /// A checkpoint waits for a driver.
+    CheckpointRequested,
+    /// An event of a session's stream, for the doors that show turns live.
+    StreamEvent,
+    /// An event of the session model.
+    ProfileEvent,
 }
 
 impl EventKind {
-    pub const ALL: [EventKind; 6] = [
+    pub const ALL: [EventKind; 11] = [
+        EventKind::Created,
+        EventKind::MessageAdded,
+        EventKind::MessageUpdated,
+        EventKind::StatusChanged,
+        EventKind::MetaUpdated,
+        EventKind::Deleted,
+        EventKind::TurnRequested,
+        EventKind::TurnCommand,
+        EventKind::CheckpointRequested,
+        EventKind::StreamEvent,
+        EventKind::ProfileEvent,
+    ];
+
+    /// The kinds of the published API. They count in a session's sequence, and a subscriber that names no kind gets
+    /// these and no others.
+    pub const PUBLISHED: [EventKind; 6] = [
         EventKind::Created,
         EventKind::MessageAdded,
         EventKind::MessageUpdated,
@@ -38,7 +64,21 @@ impl EventKind {
             EventKind::StatusChanged => "session::status-changed",
             EventKind::MetaUpdated => "session::meta-updated",
             EventKind::Deleted => "session::deleted",
+            EventKind::TurnRequested => "session::turn::requested",
+            EventKind::TurnCommand => "session::turn::command",
+            EventKind::CheckpointRequested => "session::checkpoint::requested",
+            EventKind::StreamEvent => "session::stream::event",
+            EventKind::ProfileEvent => "session::profile::event",
         }
+    }
+
+    pub fn is_published(self) -> bool {
+        EventKind::PUBLISHED.contains(&self)
+    }
+
+    /// Whether its payload names the agent it is for (`agent_id`, `agent_type`, `tenant`), so that drivers filter by it.
+    pub fn is_for_drivers(self) -> bool {
+        matches!(self, EventKind::TurnRequested | EventKind::TurnCommand | EventKind::CheckpointRequested)
     }
 
     pub fn from_trigger_type(name: &str) -> Option<EventKind> {
@@ -85,13 +125,19 @@ pub enum Happened {
         role: Option<Role>,
         payload: Json,
     },
+    /// An event beside the published ones. If it is not `kept`, no feed stores it: it reaches those who listen now.
+    Noted {
+        kind: EventKind,
+        payload: Json,
+        kept: bool,
+    },
 }
 
 /// One event of one session.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Event {
     pub session_id: SessionId,
-    /// Counts the session's events from 1, without gaps.
+    /// Counts the session's published events from 1, without gaps; 0 for the others.
     pub seq: u64,
     pub happened: Happened,
     /// The session's metadata, for filters: after the update for meta-updated, before the deletion for deleted.
@@ -99,6 +145,11 @@ pub struct Event {
 }
 
 impl Event {
+    /// Whether the feed stores it.
+    pub fn is_kept(&self) -> bool {
+        !matches!(self.happened, Happened::Noted { kept: false, .. })
+    }
+
     pub fn kind(&self) -> EventKind {
         match &self.happened {
             Happened::Created { .. } => EventKind::Created,
@@ -107,7 +158,7 @@ impl Event {
             Happened::StatusChanged { .. } => EventKind::StatusChanged,
             Happened::MetaUpdated { .. } => EventKind::MetaUpdated,
             Happened::Deleted { .. } => EventKind::Deleted,
-            Happened::Published { kind, .. } => *kind,
+            Happened::Published { kind, .. } | Happened::Noted { kind, .. } => *kind,
         }
     }
 
@@ -123,6 +174,7 @@ impl Event {
             Happened::Created { .. }
             | Happened::StatusChanged { .. }
             | Happened::MetaUpdated { .. }
+            | Happened::Noted { .. }
             | Happened::Deleted { .. } => None,
         }
     }
@@ -133,7 +185,7 @@ impl Event {
         fields.insert("session_id".into(), Value::from(self.session_id.as_str()));
         let mut raw: Vec<(&str, Json)> = Vec::new();
         match &self.happened {
-            Happened::Published { payload, .. } => return payload.clone(),
+            Happened::Published { payload, .. } | Happened::Noted { payload, .. } => return payload.clone(),
             Happened::Created { title, description, status, forked_from, created_at } => {
                 fields.insert("title".into(), json!(title));
                 fields.insert("description".into(), json!(description));

@@ -47,6 +47,11 @@ pub enum Recorded {
         payload: Json,
         metadata: Option<Object>,
     },
+    /// An event beside the published ones.
+    Noted {
+        kind: EventKind,
+        payload: Json,
+    },
 }
 
 /// The extent of the feed.
@@ -69,7 +74,7 @@ impl Record {
             Recorded::StatusChanged { .. } => EventKind::StatusChanged,
             Recorded::MetaUpdated => EventKind::MetaUpdated,
             Recorded::Deleted { .. } => EventKind::Deleted,
-            Recorded::Published { kind, .. } => *kind,
+            Recorded::Published { kind, .. } | Recorded::Noted { kind, .. } => *kind,
         }
     }
 
@@ -91,6 +96,7 @@ impl Record {
                 payload: payload.clone(),
                 metadata: event.metadata.clone(),
             },
+            Happened::Noted { kind, payload, kept: _ } => Recorded::Noted { kind: *kind, payload: payload.clone() },
         };
         Record { session_id: event.session_id.clone(), seq: event.seq, at_ms, what }
     }
@@ -109,6 +115,36 @@ pub fn record_events(index: u64, outcome: &mut Outcome) {
             at_ms = *clock_ms;
         }
     }
-    let records = outcome.events.iter().map(|event| Record::of(event, at_ms)).collect();
+    let kept = (0..).zip(&outcome.events).filter(|(_, event)| event.is_kept());
+    let records: Vec<(u32, Record)> = kept.map(|(ordinal, event)| (ordinal, Record::of(event, at_ms))).collect();
+    if records.is_empty() {
+        return;
+    }
     outcome.changes.push(Change::Feed(FeedChange::Append { index, records }));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::machine::command::Answer;
+
+    fn noted(kept: bool) -> Event {
+        let happened = Happened::Noted { kind: EventKind::StreamEvent, payload: Json::adopt("{}"), kept };
+        Event { session_id: "s".into(), seq: 0, happened, metadata: None }
+    }
+
+    #[test]
+    fn events_that_are_not_kept_have_a_position_and_no_record() {
+        let events = vec![noted(false), noted(true), noted(false), noted(true)];
+        let mut outcome = Outcome { answer: Ok(Answer::Stored), changes: vec![Change::Clock(5)], events };
+        record_events(9, &mut outcome);
+        let Some(Change::Feed(FeedChange::Append { index: 9, records })) = outcome.changes.pop() else {
+            panic!("no record")
+        };
+        assert_eq!(records.iter().map(|(ordinal, _)| *ordinal).collect::<Vec<_>>(), [1, 3]);
+        assert!(records.iter().all(|(_, record)| record.at_ms == 5 && record.seq == 0));
+        let mut outcome = Outcome { answer: Ok(Answer::Stored), changes: Vec::new(), events: vec![noted(false)] };
+        record_events(9, &mut outcome);
+        assert!(outcome.changes.is_empty());
+    }
 }

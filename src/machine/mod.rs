@@ -8,6 +8,7 @@
 #![deny(clippy::disallowed_methods, clippy::disallowed_types)]
 
 pub mod apply;
+pub mod beside;
 pub mod change;
 pub mod command;
 pub mod entry;
@@ -28,6 +29,7 @@ pub mod session;
 pub mod stamp;
 pub mod tagged;
 pub mod toolpath;
+pub mod turn;
 pub mod view;
 
 pub use apply::apply;

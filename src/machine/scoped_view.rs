@@ -3,9 +3,11 @@
 
 use std::cell::RefCell;
 
+use super::beside::RecordKey;
 use super::entry::Entry;
 use super::feed_record::Record;
 use super::ids::{EntryId, FeedPlace, Position, SessionId};
+use super::json::Json;
 use super::refusal::Fault;
 use super::scope::Scope;
 use super::session::SessionMeta;
@@ -32,6 +34,13 @@ impl<'a> ScopedView<'a> {
         let shown = self.meta(session_id)?.is_some();
         *self.seen.borrow_mut() = Some((session_id.clone(), shown));
         Ok(shown)
+    }
+
+    fn shows_records(&self, key: &RecordKey) -> Result<bool, Fault> {
+        match &key.session_id {
+            Some(session_id) => self.shows(session_id),
+            None => Ok(key.space.is_shown_to_scopes()),
+        }
     }
 }
 
@@ -97,6 +106,19 @@ impl View for ScopedView<'_> {
 
     fn cursors(&self, _: &str) -> Result<Vec<(String, Position)>, Fault> {
         Ok(Vec::new())
+    }
+
+    fn record(&self, key: &RecordKey) -> Result<Option<Json>, Fault> {
+        if self.shows_records(key)? { self.view.record(key) } else { Ok(None) }
+    }
+
+    fn records(
+        &self,
+        under: &RecordKey,
+        after: Option<&RecordKey>,
+        limit: usize,
+    ) -> Result<Vec<(RecordKey, Json)>, Fault> {
+        if self.shows_records(under)? { self.view.records(under, after, limit) } else { Ok(Vec::new()) }
     }
 
     fn clock_ms(&self) -> Result<i64, Fault> {

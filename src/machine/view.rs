@@ -4,10 +4,12 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::beside::{RecordKey, RecordLeftover};
 use super::command::Answer;
 use super::entry::Entry;
 use super::feed_record::{FeedEdge, Record};
 use super::ids::{EntryId, FeedPlace, Position, RequestId, SessionId};
+use super::json::Json;
 use super::long::{Leftover, PendingFork};
 use super::refusal::{Fault, Refusal};
 use super::session::{SessionMeta, SessionStatus};
@@ -146,6 +148,36 @@ pub trait View {
     /// The forks under way from one session.
     fn forks_of(&self, source: &SessionId) -> Result<Vec<PendingFork>, Fault> {
         self.below().map_or(Ok(Vec::new()), |view| view.forks_of(source))
+    }
+
+    /// A record beside sessions.
+    fn record(&self, key: &RecordKey) -> Result<Option<Json>, Fault> {
+        self.below().map_or(Ok(None), |view| view.record(key))
+    }
+
+    /// Up to `limit` records under a key, in the order of their keys, after one of them.
+    fn records(
+        &self,
+        under: &RecordKey,
+        after: Option<&RecordKey>,
+        limit: usize,
+    ) -> Result<Vec<(RecordKey, Json)>, Fault> {
+        self.below().map_or(Ok(Vec::new()), |view| view.records(under, after, limit))
+    }
+
+    /// Whether there is any record beside a session.
+    fn has_records(&self, session_id: &SessionId) -> Result<bool, Fault> {
+        self.below().map_or(Ok(false), |view| view.has_records(session_id))
+    }
+
+    /// Up to `limit` deleted sessions whose records wait to be freed.
+    fn record_leftovers(&self, limit: usize) -> Result<Vec<RecordLeftover>, Fault> {
+        self.below().map_or(Ok(Vec::new()), |view| view.record_leftovers(limit))
+    }
+
+    /// Whether these records wait to be freed.
+    fn is_record_leftover(&self, leftover: &RecordLeftover) -> Result<bool, Fault> {
+        self.below().map_or(Ok(false), |view| view.is_record_leftover(leftover))
     }
 
     /// The latest stamp applied so far, in milliseconds.

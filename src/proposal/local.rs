@@ -18,6 +18,7 @@ use super::{Adapter, AdapterError, Freshness, Proposal, expired_retry};
 use crate::events::errors::ResumeError;
 use crate::events::stored::StoredFeed;
 use crate::events::{Committed, EventSink};
+use crate::machine::apply::beside::not_here;
 use crate::machine::apply::long::bounded;
 use crate::machine::change::{Change, FeedChange, SessionChange};
 use crate::machine::event::Event;
@@ -67,6 +68,8 @@ pub struct LocalAdapter {
     queue: Mutex<Option<mpsc::Sender<Queued>>>,
     writer: Mutex<Option<JoinHandle<()>>>,
     steps: Steps,
+    /// The files have no place for records beside sessions.
+    keeps_records: bool,
 }
 
 /// What a local adapter is made of.
@@ -101,6 +104,7 @@ impl LocalAdapter {
 
     pub fn start(parts: LocalParts) -> io::Result<LocalAdapter> {
         let LocalParts { state, journal, last_index, mint, sink, steps } = parts;
+        let keeps_records = journal.is_none();
         let store = Arc::new(MemoryStore::new());
         store.merge(state);
         // The files do not hold the feed of an earlier process.
@@ -116,7 +120,7 @@ impl LocalAdapter {
         let writer =
             std::thread::Builder::new().name("local-writer".to_owned()).spawn(move || writer.run(proposals))?;
         let (queue, writer) = (Mutex::new(Some(queue)), Mutex::new(Some(writer)));
-        Ok(LocalAdapter { store, applied, queue, writer, steps })
+        Ok(LocalAdapter { store, applied, queue, writer, steps, keeps_records })
     }
 
     /// Applies the queued proposals, then ends the writer. Later proposals are answered `Unavailable`.
@@ -176,6 +180,9 @@ impl LocalAdapter {
 impl Adapter for LocalAdapter {
     fn propose(&self, proposal: Proposal) -> BoxFuture<'_, Result<Answer, AdapterError>> {
         async move {
+            if !self.keeps_records && matches!(proposal.command, Command::Beside(_)) {
+                return Err(AdapterError::Refused(not_here("fs")));
+            }
             let (deadline, scope) = (proposal.deadline, proposal.scope.clone());
             let is_fork = matches!(proposal.command, Command::Fork(_));
             let first = self.execute(proposal).await;
@@ -192,6 +199,9 @@ impl Adapter for LocalAdapter {
         async move {
             if Instant::now() >= deadline {
                 return Err(late());
+            }
+            if !self.keeps_records && asked.is_beside() {
+                return Err(AdapterError::Refused(not_here("fs")));
             }
             super::answer(&asked, |piece| query(&Records::new(&*self.store.tree()), piece)).await
         }
@@ -386,7 +396,12 @@ impl Writer {
             Change::Session(id, SessionChange::PutMeta(_) | SessionChange::PutEntry(_) | SessionChange::SetLeaf(_)) => {
                 Some(id)
             }
-            Change::Session(..) | Change::Answer(_) | Change::Feed(_) | Change::Work(_) | Change::Clock(_) => None,
+            Change::Session(..)
+            | Change::Answer(_)
+            | Change::Feed(_)
+            | Change::Work(_)
+            | Change::Record(_)
+            | Change::Clock(_) => None,
         });
         written.find_map(|id| journal.refuses(id)).map(Refusal::RequestInvalid)
     }

@@ -124,6 +124,7 @@ impl LeaderWrite {
             | Command::Import(_)
             | Command::Store(_)
             | Command::Feed(_)
+            | Command::Beside(_)
             | Command::Long(_) => return false,
         };
         // If the state cannot be read, the write below reports it.

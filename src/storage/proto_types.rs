@@ -54,6 +54,11 @@ pub fn kind_to_proto(kind: EventKind) -> proto::EventKind {
         EventKind::StatusChanged => proto::EventKind::StatusChanged,
         EventKind::MetaUpdated => proto::EventKind::MetaUpdated,
         EventKind::Deleted => proto::EventKind::Deleted,
+        EventKind::TurnRequested => proto::EventKind::TurnRequested,
+        EventKind::TurnCommand => proto::EventKind::TurnCommand,
+        EventKind::CheckpointRequested => proto::EventKind::CheckpointRequested,
+        EventKind::StreamEvent => proto::EventKind::StreamEvent,
+        EventKind::ProfileEvent => proto::EventKind::ProfileEvent,
     }
 }
 
@@ -66,6 +71,11 @@ pub fn kind_from_proto(kind: i32) -> Option<EventKind> {
         proto::EventKind::StatusChanged => Some(EventKind::StatusChanged),
         proto::EventKind::MetaUpdated => Some(EventKind::MetaUpdated),
         proto::EventKind::Deleted => Some(EventKind::Deleted),
+        proto::EventKind::TurnRequested => Some(EventKind::TurnRequested),
+        proto::EventKind::TurnCommand => Some(EventKind::TurnCommand),
+        proto::EventKind::CheckpointRequested => Some(EventKind::CheckpointRequested),
+        proto::EventKind::StreamEvent => Some(EventKind::StreamEvent),
+        proto::EventKind::ProfileEvent => Some(EventKind::ProfileEvent),
     }
 }
 

@@ -191,6 +191,7 @@ fn intent(decision: &Decision) -> Option<Intent> {
             Query::Meta(_)
             | Query::Cursor(_)
             | Query::Cursors(_)
+            | Query::Beside(_)
             | Query::Entry(..)
             | Query::Leaf(_)
             | Query::Entries(_)

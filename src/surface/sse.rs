@@ -172,7 +172,10 @@ fn print(item: &Item, text: &mut String) -> Option<Bytes> {
             text.push_str(&id(cluster, committed.position));
             // `seq` is the event's sequence number in its session. Clients ignore fields they do not know.
             // Writing to a string cannot fail.
-            let _ = writeln!(text, "event: {kind}\nseq: {}", committed.event.seq);
+            let _ = writeln!(text, "event: {kind}");
+            if committed.event.kind().is_published() {
+                let _ = writeln!(text, "seq: {}", committed.event.seq);
+            }
             let payload = committed.payload();
             if payload.text().len() > PIECE_BYTES && !payload.text().contains(['\n', '\r']) {
                 text.push_str("data: ");

@@ -148,7 +148,7 @@ fn filter(asked: &Asked) -> Result<Filter, StreamError> {
 /// `session::message-added`, or `message-added` for short.
 fn kinds(types: &[String]) -> Result<Kinds, StreamError> {
     if types.is_empty() {
-        return Ok(Kinds::ALL);
+        return Ok(Kinds::PUBLISHED);
     }
     let kind = |name: &String| {
         let full = if name.starts_with("session::") { name.clone() } else { format!("session::{name}") };

@@ -114,7 +114,8 @@ pub fn session_of(query: &Query) -> Option<&SessionId> {
         | Query::Metas
         | Query::MetasFrom(_)
         | Query::Cursor(_)
-        | Query::Cursors(_) => None,
+        | Query::Cursors(_)
+        | Query::Beside(_) => None,
     }
 }
 

@@ -116,6 +116,7 @@ pub fn answer_json(answer: &Result<Answer, Refusal>) -> Result<Value, String> {
         Answer::ForkBegun { .. } => json!({ "begun": true }),
         Answer::BaseMoved => json!("base moved"),
         Answer::Forgotten => json!("forgotten"),
+        Answer::Value(value) => value.value(),
     })
 }
 
@@ -143,7 +144,12 @@ pub fn minted(outcome: &Outcome) -> Vec<String> {
     };
     let entries = outcome.changes.iter().filter_map(|change| match change {
         Change::Session(_, SessionChange::PutEntry(entry)) => Some(entry.id.as_str().to_owned()),
-        Change::Session(..) | Change::Answer(_) | Change::Feed(_) | Change::Work(_) | Change::Clock(_) => None,
+        Change::Session(..)
+        | Change::Answer(_)
+        | Change::Feed(_)
+        | Change::Work(_)
+        | Change::Record(_)
+        | Change::Clock(_) => None,
     });
     session.into_iter().chain(entries).collect()
 }

@@ -245,6 +245,7 @@ impl Model {
                 Ok(json!({ "active_leaf": entry_id }))
             }
             Command::Import(_) => unreachable!("the sequences import nothing"),
+            Command::Beside(_) => unreachable!("the sequences have no turns"),
             Command::Store(write) => self.store(at, write, events),
             Command::Long(work) => self.long(at, work, minted, events),
             // Commands of the feed do not change sessions.
@@ -294,6 +295,7 @@ impl Model {
                 }
                 Ok(json!({ "ok": true }))
             }
+            LongWork::FreeRecords { .. } => unreachable!("the sequences have no records beside sessions"),
             LongWork::Free { .. } => {
                 self.clock = at;
                 Ok(json!({ "ok": true }))

@@ -1,6 +1,7 @@
 //! `session::delete`: deletes a session with its entries. Its forks are separate sessions and stay.
 
 use super::Draft;
+use super::beside;
 use super::long::{self, Removal};
 use crate::machine::change::{Change, FeedChange, SessionChange};
 use crate::machine::command::{Answer, Outcome};
@@ -35,6 +36,7 @@ pub(super) fn remove(
     // The event sequence is deleted too: a later session with the same id starts at 1 again.
     outcome.changes = vec![Change::Session(session_id.clone(), SessionChange::DeleteMeta)];
     outcome.changes.extend(long::remove_entries(view, stamp, session_id, removal)?);
+    outcome.changes.extend(beside::drop_session(view, session_id)?);
     outcome.changes.extend([
         Change::Session(session_id.clone(), SessionChange::DeleteLeaf),
         Change::Feed(FeedChange::SetSeq(session_id.clone(), None)),

@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::beside;
 use super::long::{self, Removal};
 use super::{Draft, touched};
 use crate::machine::change::{Change, SessionChange};
@@ -266,6 +267,7 @@ fn create(
     }
     if let Some(old) = old {
         draft.change(Change::Session(session_id.clone(), SessionChange::DeleteMeta));
+        draft.changes.extend(beside::drop_session(view, session_id)?);
         draft.report(Happened::Deleted { timestamp: stamp.at_ms }, old.metadata.as_ref());
         // The new session's events are numbered from one.
         draft.seq = 0;

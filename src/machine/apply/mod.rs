@@ -3,6 +3,7 @@
 
 pub mod append;
 pub mod append_many;
+pub mod beside;
 pub mod create;
 pub mod delete;
 pub mod ensure;
@@ -20,9 +21,9 @@ mod within;
 
 use super::change::{Change, FeedChange};
 use super::command::{Answer, Command, Outcome, Stamped};
-use super::event::{Event, Happened};
+use super::event::{Event, EventKind, Happened};
 use super::ids::SessionId;
-use super::json::Object;
+use super::json::{Json, Object};
 use super::law;
 use super::refusal::{Failure, Fault, Refusal};
 use super::session::SessionMeta;
@@ -71,6 +72,7 @@ fn decide(view: &dyn View, stamp: &Stamp, command: &Command) -> Result<Outcome, 
         Command::Store(command) => store::apply(view, stamp, command),
         Command::Feed(order) => feed_order::apply(view, stamp, order),
         Command::Long(work) => long::apply(view, stamp, work),
+        Command::Beside(command) => beside::apply(view, stamp, command),
     }
 }
 
@@ -97,31 +99,39 @@ fn check_laws(view: &dyn View, stamped: &Stamped, outcome: &Outcome) -> Result<(
 }
 
 /// Collects the changes and events of one command about one session.
-struct Draft<'a> {
-    session_id: &'a SessionId,
-    seq: u64,
-    changes: Vec<Change>,
-    events: Vec<Event>,
+pub(super) struct Draft<'a> {
+    pub session_id: &'a SessionId,
+    pub seq: u64,
+    pub changes: Vec<Change>,
+    pub events: Vec<Event>,
 }
 
 impl<'a> Draft<'a> {
-    fn new(view: &dyn View, session_id: &'a SessionId) -> Result<Draft<'a>, Fault> {
+    pub fn new(view: &dyn View, session_id: &'a SessionId) -> Result<Draft<'a>, Fault> {
         Ok(Draft { session_id, seq: view.seq(session_id)?, changes: Vec::new(), events: Vec::new() })
     }
 
-    fn change(&mut self, change: Change) {
+    pub fn change(&mut self, change: Change) {
         self.changes.push(change);
     }
 
-    fn report(&mut self, happened: Happened, metadata: Option<&Object>) {
+    pub fn report(&mut self, happened: Happened, metadata: Option<&Object>) {
         self.seq += 1;
         let metadata = metadata.cloned();
         self.events.push(Event { session_id: self.session_id.clone(), seq: self.seq, happened, metadata });
     }
 
+    /// Reports an event beside the published ones: it has no sequence number. If it is not `kept`, it reaches the
+    /// subscribers of this moment and is not stored.
+    #[allow(dead_code, reason = "the commands of turns and of the session model use it")]
+    pub fn note(&mut self, kind: EventKind, payload: Json, kept: bool, metadata: Option<&Object>) {
+        let happened = Happened::Noted { kind, payload, kept };
+        self.events.push(Event { session_id: self.session_id.clone(), seq: 0, happened, metadata: metadata.cloned() });
+    }
+
     /// Closes the draft: stores the session's event sequence and sets the clock.
-    fn answer(mut self, stamp: &Stamp, answer: Answer) -> Outcome {
-        if !self.events.is_empty() {
+    pub fn answer(mut self, stamp: &Stamp, answer: Answer) -> Outcome {
+        if self.events.iter().any(|event| event.seq > 0) {
             self.changes.push(Change::Feed(FeedChange::SetSeq(self.session_id.clone(), Some(self.seq))));
         }
         self.changes.push(Change::Clock(stamp.at_ms));
@@ -130,12 +140,12 @@ impl<'a> Draft<'a> {
 }
 
 /// The session's record; refuses when there is none.
-fn known(view: &dyn View, session_id: &SessionId) -> Result<SessionMeta, Failure> {
+pub(super) fn known(view: &dyn View, session_id: &SessionId) -> Result<SessionMeta, Failure> {
     Ok(view.meta(session_id)?.ok_or_else(|| Refusal::SessionUnknown(session_id.clone()))?)
 }
 
 /// The record of a session that is changed now, with its time of update. It moves with every change, also within one
 /// millisecond and while clocks are behind, so that the most recently changed session stays first in a list.
-fn touched(meta: SessionMeta, stamp: &Stamp) -> SessionMeta {
+pub(super) fn touched(meta: SessionMeta, stamp: &Stamp) -> SessionMeta {
     SessionMeta { updated_at: meta.updated_at.saturating_add(1).max(stamp.at_ms), ..meta }
 }

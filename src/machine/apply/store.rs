@@ -2,6 +2,7 @@
 //! replicated like any mutation, and they cannot move an entry in the tree.
 
 use super::Draft;
+use super::beside;
 use super::long::{self, Removal};
 use crate::machine::change::{Change, FeedChange, SessionChange};
 use crate::machine::command::{Answer, Outcome};
@@ -51,6 +52,12 @@ pub fn apply(view: &dyn View, stamp: &Stamp, command: &StoreWrite) -> Result<Out
         StoreWrite::Session(id, SessionChange::DeleteEntries) => {
             return delete_entries(view, stamp, id, Removal::Now);
         }
+        // With its record a session is gone, and so are the records beside it.
+        StoreWrite::Session(id, SessionChange::DeleteMeta) => {
+            let mut changes = vec![Change::Session(id.clone(), SessionChange::DeleteMeta)];
+            changes.extend(beside::drop_session(view, id)?);
+            changes
+        }
         StoreWrite::Session(id, write) => vec![Change::Session(id.clone(), write.clone())],
         StoreWrite::PublishEvents(envelopes) => return publish(view, stamp, envelopes),
     };
@@ -88,6 +95,11 @@ fn placed(view: &dyn View, session_id: &SessionId, entry: &Entry) -> Result<Entr
     Ok(Entry { place, ..entry.clone() })
 }
 
+/// Nodes create these events themselves.
+fn unpublished(kind: EventKind) -> Refusal {
+    Refusal::RequestInvalid(format!("{} is not published through the raw store", kind.trigger_type()))
+}
+
 fn publish(view: &dyn View, stamp: &Stamp, envelopes: &[Envelope]) -> Result<Outcome, Failure> {
     let mut changes = Vec::new();
     let mut events: Vec<Event> = Vec::new();
@@ -107,6 +119,12 @@ fn publish(view: &dyn View, stamp: &Stamp, envelopes: &[Envelope]) -> Result<Out
             | EventKind::MessageUpdated
             | EventKind::StatusChanged
             | EventKind::MetaUpdated => Some(draft.seq),
+            // Only published kinds are in an envelope.
+            EventKind::TurnRequested
+            | EventKind::TurnCommand
+            | EventKind::CheckpointRequested
+            | EventKind::StreamEvent
+            | EventKind::ProfileEvent => return Err(unpublished(envelope.kind).into()),
         };
         changes.push(Change::Feed(FeedChange::SetSeq(envelope.session_id.clone(), seq)));
         events.append(&mut draft.events);

@@ -56,6 +56,8 @@ pub fn apply(view: &dyn View, stamp: &Stamp, scope: &Scope, command: &Command) -
         | Command::UpdateMessage(_)
         | Command::SetActiveLeaf(_)
         | Command::Long(LongWork::Delete(_) | LongWork::BeginFork(_)) => command,
+        // Its records are those of a session, or lead to one: `ScopedView` shows them if it shows the session.
+        Command::Beside(beside) if !beside.is_internal() => command,
         Command::Long(LongWork::ContinueFork { source, fork, .. }) => {
             return go_on(view, stamp, scope, source, fork, command);
         }
@@ -63,7 +65,13 @@ pub fn apply(view: &dyn View, stamp: &Stamp, scope: &Scope, command: &Command) -
         // anyway is answered the same on every replica.
         Command::Store(_)
         | Command::Feed(_)
-        | Command::Long(LongWork::DeleteEntries(_) | LongWork::Free { .. } | LongWork::GiveUpFork { .. }) => {
+        | Command::Beside(_)
+        | Command::Long(
+            LongWork::DeleteEntries(_)
+            | LongWork::Free { .. }
+            | LongWork::FreeRecords { .. }
+            | LongWork::GiveUpFork { .. },
+        ) => {
             return Err(Refusal::RequestInvalid("a caller with a scope has no raw store".to_owned()).into());
         }
     };

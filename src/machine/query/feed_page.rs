@@ -87,6 +87,11 @@ impl Recent {
             Recorded::Published { kind, role, payload, metadata } => {
                 (Happened::Published { kind, role, payload }, metadata)
             }
+            // Filters see the session's current metadata, as those of other events do.
+            Recorded::Noted { kind, payload } => match meta {
+                Some(meta) => (Happened::Noted { kind, payload, kept: true }, meta.metadata),
+                None => return Ok(None),
+            },
             Recorded::Deleted { metadata } => (Happened::Deleted { timestamp: at_ms }, metadata),
             Recorded::Created
             | Recorded::MessageAdded(_)
@@ -138,7 +143,7 @@ impl Recent {
                 })
             }
             // `resolve` completes these without the state.
-            Recorded::Deleted { .. } | Recorded::Published { .. } => None,
+            Recorded::Deleted { .. } | Recorded::Published { .. } | Recorded::Noted { .. } => None,
         })
     }
 
@@ -175,7 +180,7 @@ fn body_bytes(event: &Event) -> usize {
         + match &event.happened {
             Happened::MessageAdded(entry) => entry.body.bytes(),
             Happened::MessageUpdated { message, .. } => message.body.text().len(),
-            Happened::Published { payload, .. } => payload.text().len(),
+            Happened::Published { payload, .. } | Happened::Noted { payload, .. } => payload.text().len(),
             Happened::Created { title, description, .. } | Happened::MetaUpdated { title, description, .. } => {
                 title.len() + description.len()
             }

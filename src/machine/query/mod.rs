@@ -1,6 +1,7 @@
 //! Owns: the queries of the state machine. One file per query; `query` is the only entry point.
 //! Reads: View. Never: writes.
 
+pub mod beside;
 pub mod cursor;
 pub mod export;
 pub mod feed_page;
@@ -15,11 +16,13 @@ use std::sync::Arc;
 
 use super::entry::Entry;
 use super::ids::{EntryId, Position, SessionId};
+use super::json::Json;
 use super::refusal::{Failure, Fault, Refusal};
 use super::scope::Scope;
 use super::scoped_view::ScopedView;
 use super::session::SessionMeta;
 use super::view::{Facet, ListOrder, ListPoint, View};
+use beside::BesideQuery;
 use export::{ExportPage, ExportQuery};
 use list::{ListPage, ListQuery};
 use messages::{MessagesPage, MessagesQuery};
@@ -57,6 +60,8 @@ pub enum Query {
     Cursor(String),
     /// The cursors of all attach points whose names start with this text.
     Cursors(String),
+    /// Records beside sessions.
+    Beside(BesideQuery),
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -73,6 +78,31 @@ pub enum Found {
     Metas(Vec<SessionMeta>),
     Cursor(Option<Position>),
     Cursors(Vec<(String, Position)>),
+    Value(Json),
+}
+
+impl Query {
+    /// Whether it reads records beside sessions, which some adapters do not have.
+    pub fn is_beside(&self) -> bool {
+        match self {
+            Query::Beside(_) => true,
+            Query::Within { query, .. } => query.is_beside(),
+            Query::Meta(_)
+            | Query::List(_)
+            | Query::Messages(_)
+            | Query::Export(_)
+            | Query::Window(_)
+            | Query::Tree(_)
+            | Query::Entry(..)
+            | Query::Leaf(_)
+            | Query::Entries(_)
+            | Query::Metas
+            | Query::EntriesAfter(..)
+            | Query::MetasFrom(_)
+            | Query::Cursor(_)
+            | Query::Cursors(_) => false,
+        }
+    }
 }
 
 /// Answers one query from the state.
@@ -124,6 +154,7 @@ fn answer(view: &dyn View, query: &Query) -> Result<Found, Failure> {
         Query::MetasFrom(from) => metas(view, from.as_ref()).map(Found::Metas).map_err(Failure::from),
         Query::Cursor(attach) => view.cursor(attach).map(Found::Cursor).map_err(Failure::from),
         Query::Cursors(starting) => view.cursors(starting).map(Found::Cursors).map_err(Failure::from),
+        Query::Beside(query) => beside::query(view, query).map(Found::Value),
     }
 }
 

@@ -168,6 +168,7 @@ fn read_event(envelope: Value) -> Result<Event, BridgeError> {
     let unreadable = |error: serde_json::Error| BridgeError::UnreadableEvent(error.to_string());
     let Envelope { trigger_type, payload, session_metadata } = serde_json::from_value(envelope).map_err(unreadable)?;
     let kind = EventKind::from_trigger_type(&trigger_type)
+        .filter(|kind| kind.is_published())
         .ok_or_else(|| BridgeError::UnreadableEvent(format!("there is no event type {trigger_type:?}")))?;
     let session_id = payload.get("session_id").and_then(Value::as_str);
     let session_id =

@@ -16,6 +16,7 @@ use serde_json::{Value, json};
 use super::handshake::NameStyle;
 use super::main_client::{Effect, MainClient};
 use super::per_session_lock::SessionLocks;
+use crate::machine::apply::beside::not_here;
 use crate::machine::change::{Change, SessionChange};
 use crate::machine::entry::{Entry, SessionEntry};
 use crate::machine::event::Event;
@@ -54,12 +55,18 @@ impl RemoteRecords {
     }
 
     pub async fn ask(&self, asked: Query, deadline: Instant) -> Result<Found, AdapterError> {
+        if asked.is_beside() {
+            return Err(AdapterError::Refused(not_here("bridge")));
+        }
         let found = self.decide(|view| query(view, &asked), deadline).await?;
         found.map_err(AdapterError::Refused)
     }
 
     /// The order of effects: lock the session, fetch and decide, write, publish, answer.
     pub async fn propose(&self, command: Command, deadline: Instant) -> Result<Answer, AdapterError> {
+        if matches!(command, Command::Beside(_)) {
+            return Err(AdapterError::Refused(not_here("bridge")));
+        }
         let _lock = match command.session_id() {
             Some(session_id) => Some(self.locks.acquire(session_id, deadline).await.ok_or_else(session_busy)?),
             None => None,
@@ -233,7 +240,7 @@ fn rank(change: &Change) -> u8 {
         Change::Session(_, SessionChange::DeleteMeta) => 4,
         Change::Session(_, SessionChange::DeleteEntries) => 5,
         Change::Session(_, SessionChange::DeleteLeaf) => 6,
-        Change::Answer(_) | Change::Feed(_) | Change::Work(_) | Change::Clock(_) => 7,
+        Change::Answer(_) | Change::Feed(_) | Change::Work(_) | Change::Record(_) | Change::Clock(_) => 7,
     }
 }
 

@@ -47,7 +47,7 @@ pub struct PublishEventsResponse {
 /// Reads one envelope. `None` for a malformed one.
 fn envelope(text: &Json) -> Option<Envelope> {
     let EventEnvelope { trigger_type, payload, session_metadata } = text.parse().ok()?;
-    let kind = EventKind::from_trigger_type(&trigger_type)?;
+    let kind = EventKind::from_trigger_type(&trigger_type).filter(|kind| kind.is_published())?;
     let facts: Facts = payload.parse().ok()?;
     checks::id("session_id", &facts.session_id).ok()?;
     // A payload may carry a message without a role, or something else under that name.

@@ -454,6 +454,7 @@ fn kept(tree: &Tree) -> Vec<(Vec<u8>, bytes::Bytes)> {
             Key::Seq(_) | Key::Clock | Key::Checkpoint | Key::Answer(_) => {}
             Key::FeedEdge | Key::Feed(_) | Key::Tombstone(_) | Key::Cursor(_) => {}
             Key::EntryIn(..) | Key::Home(_) | Key::Leftover(_) | Key::Fork { .. } => {}
+            Key::SessionRecord(..) | Key::RecordGeneration(_) | Key::RecordLeftover(_) | Key::ClusterRecord(_) => {}
             Key::Meta(_) | Key::Leaf(_) | Key::Entry(..) | Key::List(..) => pairs.push((key.to_vec(), value.clone())),
         }
         ControlFlow::Continue(())

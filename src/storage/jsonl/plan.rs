@@ -41,7 +41,11 @@ impl Plan {
                     (plan.deletes_meta, plan.deletes_leaf) = (!shown, !shown);
                 }
                 // The format has no place for them: they live as long as the process.
-                Change::Answer(_) | Change::Feed(_) | Change::Clock(_) | Change::Work(WorkChange::Free { .. }) => {}
+                Change::Answer(_)
+                | Change::Feed(_)
+                | Change::Record(_)
+                | Change::Clock(_)
+                | Change::Work(WorkChange::Free { .. }) => {}
             }
         }
         plans

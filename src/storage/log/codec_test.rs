@@ -11,6 +11,7 @@ use super::command::Order;
 use super::record::{Entry, LogId, Membership, Payload, Peer};
 use crate::machine::apply::append::AppendEntry;
 use crate::machine::apply::append_many::AppendMany;
+use crate::machine::apply::beside::Beside;
 use crate::machine::apply::create::CreateSession;
 use crate::machine::apply::delete::DeleteSession;
 use crate::machine::apply::ensure::EnsureSession;
@@ -23,6 +24,7 @@ use crate::machine::apply::set_meta::SetMeta;
 use crate::machine::apply::set_status::SetStatus;
 use crate::machine::apply::store::{Envelope, StoreWrite};
 use crate::machine::apply::update_message::{NewContent, UpdateMessage};
+use crate::machine::beside::RecordLeftover;
 use crate::machine::change::SessionChange;
 use crate::machine::entry::Body;
 use crate::machine::event::EventKind;
@@ -34,6 +36,8 @@ use crate::machine::patch::Patch;
 use crate::machine::scope::Scope;
 use crate::machine::session::{SessionMeta, SessionStatus};
 use crate::machine::stamp::Stamp;
+use crate::machine::turn::TurnCommand;
+use crate::machine::turn::driver::AttachDriver;
 use crate::machine::{Command, Stamped};
 use crate::proto::log as proto;
 
@@ -160,7 +164,21 @@ fn long_work() -> impl Strategy<Value = LongWork> {
         (text(), text(), any::<u32>()).prop_map(|(source, fork, records)| {
             LongWork::ContinueFork { source: source.into(), fork: fork.into(), records }
         }),
+        (text(), any::<u32>(), any::<u32>()).prop_map(|(id, generation, records)| {
+            LongWork::FreeRecords { leftover: RecordLeftover { session_id: id.into(), generation }, records }
+        }),
         (text(), text()).prop_map(|(source, fork)| LongWork::GiveUpFork { source: source.into(), fork: fork.into() }),
+    ]
+}
+
+fn turn_command() -> impl Strategy<Value = TurnCommand> {
+    prop_oneof![
+        (text(), prop::option::of(proptest::collection::vec(text(), 0..3))).prop_map(|(driver_id, agent_ids)| {
+            let (agent_types, tenants) = (agent_ids.clone(), None);
+            let families = std::collections::BTreeMap::from([("files".to_owned(), driver_id.clone())]);
+            TurnCommand::Attach(AttachDriver { driver_id, agent_ids, agent_types, tenants, families, node: None })
+        }),
+        text().prop_map(|driver_id| TurnCommand::Detach { driver_id }),
     ]
 }
 
@@ -226,6 +244,7 @@ fn command() -> impl Strategy<Value = Command> {
         }),
         import().prop_map(Command::Import),
         long_work().prop_map(Command::Long),
+        turn_command().prop_map(|command| Command::Beside(Beside::Turn(command))),
         store_write().prop_map(Command::Store),
         (text(), any::<u32>(), any::<u64>(), any::<u32>()).prop_map(|(attach, group, index, ordinal)| {
             Command::Feed(FeedOrder::Delivered { attach, position: Position { group, index, ordinal } })

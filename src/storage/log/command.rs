@@ -6,10 +6,12 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use prost::Message as _;
+use serde::de::DeserializeOwned;
 
 use super::record::Unreadable;
 use crate::machine::apply::append::AppendEntry;
 use crate::machine::apply::append_many::AppendMany;
+use crate::machine::apply::beside::{self, Beside};
 use crate::machine::apply::create::CreateSession;
 use crate::machine::apply::delete::DeleteSession;
 use crate::machine::apply::ensure::EnsureSession;
@@ -22,6 +24,7 @@ use crate::machine::apply::set_meta::SetMeta;
 use crate::machine::apply::set_status::SetStatus;
 use crate::machine::apply::store::{Envelope, StoreWrite};
 use crate::machine::apply::update_message::{NewContent, UpdateMessage};
+use crate::machine::beside::RecordLeftover;
 use crate::machine::change::SessionChange;
 use crate::machine::entry::{Body, Entry};
 use crate::machine::ids::{EntryId, Position, RequestId, SessionId};
@@ -185,6 +188,7 @@ fn to_proto(command: &Command) -> Encoded {
         Command::Store(write) => store_to_proto(write),
         Command::Feed(order) => feed_to_proto(order),
         Command::Long(work) => Encoded::LongWork(proto::LongWork { work: Some(long_to_proto(work)) }),
+        Command::Beside(Beside::Turn(command)) => Encoded::Turn(json_text(&beside::print(command))),
     }
 }
 
@@ -222,6 +226,11 @@ fn long_to_proto(work: &LongWork) -> proto::long_work::Work {
             Work::ContinueFork(proto::ContinueFork { fork: Some(fork_ref(source, fork)), records: *records })
         }
         LongWork::GiveUpFork { source, fork } => Work::GiveUpFork(fork_ref(source, fork)),
+        LongWork::FreeRecords { leftover, records } => Work::FreeRecords(proto::FreeRecords {
+            session_id: leftover.session_id.to_string(),
+            generation: leftover.generation,
+            records: *records,
+        }),
     }
 }
 
@@ -242,6 +251,10 @@ fn long_from_proto(work: proto::LongWork) -> Result<LongWork, Unreadable> {
             LongWork::ContinueFork { source: fork.source.into(), fork: fork.fork.into(), records: c.records }
         }
         Work::GiveUpFork(c) => LongWork::GiveUpFork { source: c.source.into(), fork: c.fork.into() },
+        Work::FreeRecords(c) => LongWork::FreeRecords {
+            leftover: RecordLeftover { session_id: c.session_id.into(), generation: c.generation },
+            records: c.records,
+        },
     })
 }
 
@@ -433,6 +446,7 @@ fn from_proto(encoded: Encoded) -> Result<Command, Unreadable> {
         }
         Encoded::Import(c) => Command::Import(import_from_proto(c)?),
         Encoded::LongWork(work) => Command::Long(long_from_proto(work)?),
+        Encoded::Turn(text) => Command::Beside(Beside::Turn(beside_from_text("turn", &text)?)),
         Encoded::StorePutMeta(c) => {
             let session_id = SessionId::from(c.session_id);
             let meta = meta::decode(&session_id, &c.record).map_err(|fault| Unreadable(fault.0))?;
@@ -498,6 +512,12 @@ fn envelope_from_proto(envelope: proto::Envelope) -> Result<Envelope, Unreadable
         payload: Json::adopt(&envelope.payload),
         metadata: object(envelope.metadata)?,
     })
+}
+
+/// A command about records beside sessions.
+fn beside_from_text<T: DeserializeOwned>(group: &str, text: &str) -> Result<T, Unreadable> {
+    serde_json::from_str(text)
+        .map_err(|error| Unreadable(format!("{group} command: {error}; a newer version may have written it")))
 }
 
 fn json_text(json: &Json) -> String {

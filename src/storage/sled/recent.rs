@@ -17,7 +17,7 @@ use std::sync::{PoisonError, RwLock, RwLockReadGuard};
 use bytes::Bytes;
 
 use super::KEY_OVERHEAD_BYTES;
-use crate::machine::change::{AnswerChange, Change, FeedChange, SessionChange, WorkChange};
+use crate::machine::change::{AnswerChange, Change, FeedChange, RecordChange, SessionChange, WorkChange};
 use crate::machine::event::EventKind;
 use crate::machine::feed_record::{FeedEdge, Record};
 use crate::machine::ids::{EntryId, FeedPlace, RequestId, SessionId};
@@ -29,7 +29,7 @@ use crate::storage::state::encoded::Values;
 use crate::storage::state::kv::{Changed, Kv};
 use crate::storage::state::write::delete_range;
 use crate::storage::state::{
-    Encoded, Records, answer, checkpoint, clock, cursor, entry, feed_edge, feed_record, leaf, list, meta, seq,
+    Encoded, Records, answer, beside, checkpoint, clock, cursor, entry, feed_edge, feed_record, leaf, list, meta, seq,
 };
 
 /// About what the keys of a changed session take in a layer, beside its record.
@@ -114,11 +114,16 @@ pub fn is_plain(change: &Change) -> bool {
         Change::Feed(change) => match change {
             FeedChange::SetSeq(_, seq) => seq.is_some(),
             // The record of a deletion also writes a tombstone.
-            FeedChange::Append { records, .. } => records.iter().all(|record| record.kind() != EventKind::Deleted),
+            FeedChange::Append { records, .. } => records.iter().all(|(_, record)| record.kind() != EventKind::Deleted),
             FeedChange::SetCursor(..) => true,
             FeedChange::Trim { .. } => false,
         },
         Change::Work(_) => false,
+        // Records get their keys at once, like entries.
+        Change::Record(change) => match change {
+            RecordChange::Put(..) | RecordChange::Delete(_) => true,
+            RecordChange::DropSession(_) | RecordChange::Free { .. } => false,
+        },
     }
 }
 
@@ -130,7 +135,7 @@ fn session_of(change: &Change) -> Option<&SessionId> {
         Change::Work(WorkChange::Free { leftover, .. }) => Some(&leftover.session_id),
         Change::Work(WorkChange::PutFork(_) | WorkChange::EndFork { .. }) => None,
         Change::Feed(FeedChange::Append { .. } | FeedChange::Trim { .. } | FeedChange::SetCursor(..)) => None,
-        Change::Answer(_) | Change::Clock(_) => None,
+        Change::Answer(_) | Change::Record(_) | Change::Clock(_) => None,
     }
 }
 
@@ -161,7 +166,18 @@ impl Recent {
                 Change::Feed(FeedChange::Append { .. }) if self.feed_edge.is_none() => {
                     prepared.feed_edge = Some(records.feed_edge()?);
                 }
-                Change::Session(..) | Change::Answer(_) | Change::Feed(_) | Change::Work(_) | Change::Clock(_) => {}
+                Change::Record(RecordChange::Put(key, value)) => {
+                    prepared.keys.insert(beside::key_now(kv, key)?, Some(beside::encode(value)));
+                }
+                Change::Record(RecordChange::Delete(key)) => {
+                    prepared.keys.insert(beside::key_now(kv, key)?, None);
+                }
+                Change::Session(..)
+                | Change::Answer(_)
+                | Change::Feed(_)
+                | Change::Work(_)
+                | Change::Record(_)
+                | Change::Clock(_) => {}
             }
         }
         Ok(Some(prepared))
@@ -189,10 +205,10 @@ impl Recent {
                         head.seq = *seq;
                     }
                 }
-                Change::Feed(FeedChange::Append { index, records: _ }) => {
+                Change::Feed(FeedChange::Append { index, records }) => {
                     let edge = self.feed_edge.get_or_insert_default();
-                    for (ordinal, value) in (0..).zip(values.iter()) {
-                        let place = FeedPlace { index: *index, ordinal };
+                    for ((ordinal, _), value) in records.iter().zip(values.iter()) {
+                        let place = FeedPlace { index: *index, ordinal: *ordinal };
                         feed_record::extend(edge, place, &value);
                         self.bytes += value.len() + KEY_OVERHEAD_BYTES;
                         self.feed.push((place, value));
@@ -207,8 +223,10 @@ impl Recent {
                     self.answers.retain(|request_id, _| request_id.issued_ms() >= *issued_ms);
                 }
                 Change::Clock(at_ms) => self.clock_ms = Some(*at_ms),
-                // `prepare` made the keys of cursors; the rest is not plain.
-                Change::Feed(FeedChange::SetCursor(..) | FeedChange::Trim { .. }) | Change::Work(_) => {}
+                // `prepare` made the keys of cursors and records; the rest is not plain.
+                Change::Feed(FeedChange::SetCursor(..) | FeedChange::Trim { .. })
+                | Change::Record(_)
+                | Change::Work(_) => {}
             }
         }
         self.checkpoint = Some(checkpoint);

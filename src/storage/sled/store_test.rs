@@ -7,6 +7,7 @@ use serde_json::json;
 
 use super::*;
 use crate::machine::Answer;
+use crate::machine::beside::{RecordKey, Space};
 use crate::machine::change::{AnswerChange, Change, FeedChange, SessionChange};
 use crate::machine::entry::{Body, Entry};
 use crate::machine::feed_record::{Record, Recorded};
@@ -569,7 +570,19 @@ fn any_change() -> impl Strategy<Value = Change> {
         1 => (0u8..3).prop_map(move |session| Change::Session(id(session), SessionChange::DeleteLeaf)),
         1 => (0u8..3, 0u64..9).prop_map(move |(session, seq)| Change::Feed(FeedChange::SetSeq(id(session), Some(seq)))),
         1 => (0i64..9).prop_map(Change::Clock),
+        3 => (0u8..3, 0u64..9, 0u8..9).prop_map(move |(session, seq, value)| {
+            Change::put_record(journal(&id(session)).with(seq), Json::print(&value))
+        }),
+        1 => (0u8..3, 0u64..9).prop_map(move |(session, seq)| Change::delete_record(journal(&id(session)).with(seq))),
+        1 => (0u8..3).prop_map(move |session| Change::drop_records(&id(session))),
+        1 => (0u8..3).prop_map(move |session| {
+            Change::put_record(RecordKey::of_cluster(Space::Driver).with("d"), Json::print(&session))
+        }),
     ]
+}
+
+fn journal(session_id: &SessionId) -> RecordKey {
+    RecordKey::of_session(session_id, Space::Journal)
 }
 
 fn any_step() -> impl Strategy<Value = Step> {
@@ -631,7 +644,7 @@ fn recorded(n: u64) -> Vec<Change> {
     let record = Record { session_id: format!("s{}", n % 3).into(), seq: n, at_ms: 1, what };
     let mut changes = vec![
         Change::Answer(AnswerChange::Record(RequestId::new(n as i64, 7), Ok(Answer::Stored))),
-        Change::Feed(FeedChange::Append { index: n + 1, records: vec![record] }),
+        Change::Feed(FeedChange::Append { index: n + 1, records: vec![(0, record)] }),
         Change::Clock(n as i64),
     ];
     if n % 4 == 3 {
@@ -660,6 +673,7 @@ fn seen(store: &dyn Store) -> Vec<String> {
             let id = SessionId::from(format!("s{session}"));
             seen.push(format!("{:?} {:?} {:?}", view.meta(&id), view.leaf(&id), view.seq(&id)));
             seen.push(format!("{:?} {:?}", view.entries(&id), view.deleted_at(&id)));
+            seen.push(format!("{:?} {:?}", view.has_records(&id), view.records(&journal(&id), None, 99)));
             seen.push(format!("{:?}", (0..4).map(|e| view.entry(&id, &format!("e{e}").into())).collect::<Vec<_>>()));
         }
         for order in [ListOrder::CreatedAsc, ListOrder::CreatedDesc, ListOrder::UpdatedDesc] {

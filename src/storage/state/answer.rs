@@ -9,6 +9,7 @@ use super::meta;
 use crate::machine::Answer;
 use crate::machine::apply::import::Imported;
 use crate::machine::ids::{EntryId, RequestId, SessionId};
+use crate::machine::json::Json;
 use crate::machine::refusal::{Fault, Refusal};
 use crate::machine::session::SessionMeta;
 use crate::proto::store as proto;
@@ -89,6 +90,7 @@ fn to_proto(answer: &Answer) -> Record {
             };
             Record::Imported(proto::ImportedBatch { added: *added, outcome: outcome as i32 })
         }
+        Answer::Value(value) => Record::Value(value.text().to_owned()),
         Answer::BaseMoved => Record::BaseMoved(proto::Nothing {}),
         Answer::Forgotten => Record::Forgotten(proto::Nothing {}),
     }
@@ -132,6 +134,7 @@ fn from_proto(record: Record) -> Result<Answer, Fault> {
             };
             Answer::Imported { added: batch.added, imported }
         }
+        Record::Value(text) => Answer::Value(Json::adopt(&text)),
         Record::BaseMoved(_) => Answer::BaseMoved,
         Record::Forgotten(_) => Answer::Forgotten,
         Record::Refused(_) => return Err(Family::Answer.fault("a refusal inside an answer")),
@@ -230,6 +233,7 @@ mod tests {
             Ok(Answer::Published { published: 2 }),
             Ok(Answer::BaseMoved),
             Ok(Answer::Forgotten),
+            Ok(Answer::Value(Json::adopt("{\"claimed\":true}"))),
             Err(Refusal::SessionUnknown(session_id.clone())),
             Err(Refusal::EntryUnknown { session_id: session_id.clone(), entry_id: entry_id.clone() }),
             Err(Refusal::ParentUnknown { session_id, parent_id: entry_id.clone() }),

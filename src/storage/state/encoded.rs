@@ -7,8 +7,8 @@ use std::ops::Range;
 use bytes::{BufMut, Bytes, BytesMut};
 use prost::Message;
 
-use super::{answer, cursor, entry, feed_record, home, leftover, meta, pending_fork};
-use crate::machine::change::{AnswerChange, Change, FeedChange, SessionChange, WorkChange};
+use super::{answer, beside, cursor, entry, feed_record, home, leftover, meta, pending_fork};
+use crate::machine::change::{AnswerChange, Change, FeedChange, RecordChange, SessionChange, WorkChange};
 use crate::machine::ids::{EntryId, SessionId};
 
 /// What the changes of a common command take beside the bodies of its entries.
@@ -70,11 +70,17 @@ impl Values<'_> {
     }
 }
 
-/// The size of the only part of a change that is ever large.
+/// The size of the part of a change that may be large.
 fn body_bytes(change: &Change) -> usize {
     match change {
         Change::Session(_, SessionChange::PutEntry(entry)) => entry.body.bytes(),
-        Change::Session(..) | Change::Answer(_) | Change::Feed(_) | Change::Work(_) | Change::Clock(_) => 0,
+        Change::Record(RecordChange::Put(_, value)) => value.text().len(),
+        Change::Session(..)
+        | Change::Answer(_)
+        | Change::Feed(_)
+        | Change::Work(_)
+        | Change::Record(_)
+        | Change::Clock(_) => 0,
     }
 }
 
@@ -83,7 +89,13 @@ fn value_count(change: &Change) -> usize {
         Change::Session(_, SessionChange::PutMeta(_) | SessionChange::PutEntry(_)) => 1,
         Change::Answer(AnswerChange::Record(..)) => 1,
         Change::Feed(FeedChange::Append { records, .. }) => records.len(),
-        Change::Session(..) | Change::Answer(_) | Change::Feed(_) | Change::Work(_) | Change::Clock(_) => 0,
+        Change::Record(RecordChange::Put(..)) => 1,
+        Change::Session(..)
+        | Change::Answer(_)
+        | Change::Feed(_)
+        | Change::Work(_)
+        | Change::Record(_)
+        | Change::Clock(_) => 0,
     }
 }
 
@@ -115,9 +127,14 @@ impl Buffer {
             }
             Change::Feed(FeedChange::SetSeq(id, None)) => self.kind(8, id),
             Change::Feed(FeedChange::Append { index, records }) => {
-                self.bytes.put_u8(12);
+                // Without gaps the ordinals are not printed, as before there were events that are not kept.
+                let has_gaps = (0..).zip(records).any(|(rank, (ordinal, _))| rank != *ordinal);
+                self.bytes.put_u8(if has_gaps { 23 } else { 12 });
                 self.bytes.put_u64(*index);
-                for record in records {
+                for (ordinal, record) in records {
+                    if has_gaps {
+                        self.bytes.put_u32(*ordinal);
+                    }
                     self.value(&feed_record::to_proto(record));
                 }
             }
@@ -149,6 +166,21 @@ impl Buffer {
                 self.bytes.put_u8(18);
                 self.field(&pending_fork::key(source, fork));
                 self.bytes.put_u8(u8::from(*shown));
+            }
+            Change::Record(RecordChange::Put(key, value)) => {
+                self.bytes.put_u8(19);
+                self.field(&beside::key(key, 0));
+                self.text_value(value.text());
+            }
+            Change::Record(RecordChange::Delete(key)) => {
+                self.bytes.put_u8(20);
+                self.field(&beside::key(key, 0));
+            }
+            Change::Record(RecordChange::DropSession(session_id)) => self.kind(21, session_id),
+            Change::Record(RecordChange::Free { leftover, records }) => {
+                self.bytes.put_u8(22);
+                self.field(&beside::leftover_key(leftover));
+                self.bytes.put_u32(*records);
             }
         }
     }
@@ -185,6 +217,15 @@ impl Buffer {
         self.values.push(begin..self.bytes.len());
     }
 
+    /// Prints a text after its length, and notes where it is.
+    fn text_value(&mut self, text: &str) {
+        self.bytes.reserve(8 + text.len());
+        self.bytes.put_u64(text.len() as u64);
+        let begin = self.bytes.len();
+        self.bytes.put_slice(text.as_bytes());
+        self.values.push(begin..self.bytes.len());
+    }
+
     fn kind(&mut self, kind: u8, session_id: &SessionId) {
         self.bytes.put_u8(kind);
         self.field(session_id.as_str().as_bytes());
@@ -203,6 +244,7 @@ impl Buffer {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::machine::beside::{RecordKey, Space};
     use crate::machine::command::Answer;
     use crate::machine::entry::{Body, Entry};
     use crate::machine::feed_record::{Record, Recorded};
@@ -241,7 +283,8 @@ mod tests {
             Change::set_leaf(&"s".into(), "e".into()),
             Change::put_meta(session.clone()),
             Change::Answer(AnswerChange::Record(RequestId(9), answer.clone())),
-            Change::Feed(FeedChange::Append { index: 4, records: vec![record(1), record(2)] }),
+            Change::Feed(FeedChange::Append { index: 4, records: vec![(0, record(1)), (2, record(2))] }),
+            Change::put_record(RecordKey::of_cluster(Space::Driver), Json::adopt("[2]")),
         ];
         let encoded = Encoded::new(&changes);
         let values: Vec<Vec<Bytes>> = encoded.iter().map(|(_, values)| values.iter().collect()).collect();
@@ -252,6 +295,7 @@ mod tests {
             vec![meta::encode(&session)],
             vec![answer::encode(&answer)],
             vec![feed_record::encode(&record(1)), feed_record::encode(&record(2))],
+            vec![Bytes::from_static(b"[2]")],
         ];
         assert_eq!(values, expected);
     }

@@ -22,10 +22,14 @@ pub enum Family {
     Cursor = 0x42,
     Leftover = 0x50,
     Fork = 0x51,
+    SessionRecord = 0x60,
+    RecordGeneration = 0x61,
+    RecordLeftover = 0x62,
+    ClusterRecord = 0x63,
 }
 
 impl Family {
-    pub const ALL: [Family; 15] = [
+    pub const ALL: [Family; 19] = [
         Family::Checkpoint,
         Family::Clock,
         Family::FeedEdge,
@@ -41,6 +45,10 @@ impl Family {
         Family::Cursor,
         Family::Leftover,
         Family::Fork,
+        Family::SessionRecord,
+        Family::RecordGeneration,
+        Family::RecordLeftover,
+        Family::ClusterRecord,
     ];
 
     pub fn name(self) -> &'static str {
@@ -60,6 +68,10 @@ impl Family {
             Family::Cursor => "cursor",
             Family::Leftover => "leftover",
             Family::Fork => "fork",
+            Family::SessionRecord => "session record",
+            Family::RecordGeneration => "record generation",
+            Family::RecordLeftover => "record leftover",
+            Family::ClusterRecord => "cluster record",
         }
     }
 

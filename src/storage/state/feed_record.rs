@@ -87,6 +87,7 @@ pub(super) fn to_proto(record: &Record) -> proto::FeedRecord {
             let role = role.map(|role| role_to_proto(role) as i32);
             encoded.published = Some(proto::Published { payload: payload.text().to_owned(), role });
         }
+        Recorded::Noted { payload, .. } => encoded.noted = payload.text().to_owned(),
     }
     encoded
 }
@@ -126,6 +127,14 @@ pub fn decode(place: FeedPlace, value: &[u8]) -> Result<Record, Fault> {
         }
         (None, EventKind::MetaUpdated) => Recorded::MetaUpdated,
         (None, EventKind::Deleted) => Recorded::Deleted { metadata },
+        (
+            None,
+            EventKind::TurnRequested
+            | EventKind::TurnCommand
+            | EventKind::CheckpointRequested
+            | EventKind::StreamEvent
+            | EventKind::ProfileEvent,
+        ) => Recorded::Noted { kind, payload: Json::adopt(&record.noted) },
     };
     Ok(Record { session_id: record.session_id.into(), seq: record.seq, at_ms: record.at_ms, what })
 }
@@ -148,12 +157,12 @@ pub(super) fn append<K: Kv + ?Sized>(
     changed: &mut Changed,
     kv: &K,
     index: u64,
-    records: &[Record],
+    records: &[(u32, Record)],
     values: Values<'_>,
 ) -> Result<(), Fault> {
     let mut edge = feed_edge::current(changed, kv)?;
-    for ((ordinal, record), value) in (0..).zip(records).zip(values.iter()) {
-        let place = FeedPlace { index, ordinal };
+    for ((ordinal, record), value) in records.iter().zip(values.iter()) {
+        let place = FeedPlace { index, ordinal: *ordinal };
         if record.kind() == EventKind::Deleted {
             changed.insert(tombstone::key(&record.session_id), Some(tombstone::encode(place)));
         }
@@ -236,6 +245,8 @@ mod tests {
                 payload: Json::adopt("{\"a\":1}"),
                 metadata,
             },
+            Recorded::Noted { kind: EventKind::StreamEvent, payload: Json::adopt("{\"seq\":1}") },
+            Recorded::Noted { kind: EventKind::TurnRequested, payload: Json::adopt("{}") },
             Recorded::Published { kind: EventKind::Created, role: None, payload: Json::adopt("null"), metadata: None },
         ]
         .map(record)

@@ -7,9 +7,10 @@
 use super::family::{Family, hex};
 use super::list::{self, FacetKey};
 use super::{
-    answer, checkpoint, clock, cursor, entry, feed_edge, feed_record, home, leaf, leftover, meta, pending_fork, seq,
-    tombstone,
+    answer, beside, checkpoint, clock, cursor, entry, feed_edge, feed_record, home, leaf, leftover, meta, pending_fork,
+    seq, tombstone,
 };
+use crate::machine::beside::{RecordKey, RecordLeftover};
 use crate::machine::ids::{EntryId, FeedPlace, RequestId, SessionId};
 use crate::machine::long::{Home, Leftover};
 use crate::machine::refusal::Fault;
@@ -38,6 +39,11 @@ pub enum Key {
         source: SessionId,
         fork: SessionId,
     },
+    /// In this generation.
+    SessionRecord(RecordKey, u32),
+    RecordGeneration(SessionId),
+    RecordLeftover(RecordLeftover),
+    ClusterRecord(RecordKey),
 }
 
 impl Key {
@@ -59,6 +65,10 @@ impl Key {
             Key::Cursor(attach) => cursor::key(attach),
             Key::Leftover(left) => leftover::key(left),
             Key::Fork { source, fork } => pending_fork::key(source, fork),
+            Key::SessionRecord(record, generation) => beside::key(record, *generation),
+            Key::RecordGeneration(session_id) => beside::generation_key(session_id),
+            Key::RecordLeftover(left) => beside::leftover_key(left),
+            Key::ClusterRecord(record) => beside::key(record, 0),
         }
     }
 
@@ -91,6 +101,13 @@ impl Key {
             Family::Cursor => Key::Cursor(rest.text()?),
             Family::Leftover => leftover::parse_key(&mut rest)?,
             Family::Fork => Key::Fork { source: rest.text()?.into(), fork: rest.text()?.into() },
+            Family::SessionRecord => beside::parse_session_key(&mut rest)?,
+            Family::RecordGeneration => Key::RecordGeneration(rest.text()?.into()),
+            Family::RecordLeftover => Key::RecordLeftover(RecordLeftover {
+                session_id: rest.text()?.into(),
+                generation: u32::from_be_bytes(rest.array()?),
+            }),
+            Family::ClusterRecord => beside::parse_cluster_key(&mut rest)?,
         };
         if !rest.bytes.is_empty() {
             return Err(rest.fault());
@@ -250,6 +267,10 @@ mod tests {
             (any_text(), any::<Option<u128>>())
                 .prop_map(|(s, home)| { Key::Leftover(Leftover { session_id: s.into(), home: home.map(Home) }) }),
             any_list_key(),
+            any_text().prop_map(|s| Key::RecordGeneration(s.into())),
+            (any_text(), any::<u32>()).prop_map(|(s, generation)| {
+                Key::RecordLeftover(RecordLeftover { session_id: s.into(), generation })
+            }),
         ]
     }
 

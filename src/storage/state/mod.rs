@@ -20,12 +20,17 @@
 //! 42 attach                       cursor       how far an attach point has delivered
 //! 50 session home                 leftover     entries that wait to be freed
 //! 51 session fork                 fork         a fork whose entries are being copied
+//! 60 session generation space …   record       a JSON value beside a session (`beside.rs`)
+//! 61 session                      generation   of the records beside a session, if not the first
+//! 62 session generation           leftover     records of a deleted session that wait to be freed
+//! 63 space …                      record       a JSON value of the cluster
 //! ```
 //!
 //! An entry that is in a home has the home in the place of its session.
 //! A family byte comes first, so that a scan never crosses into another family.
 
 pub mod answer;
+pub mod beside;
 pub mod checkpoint;
 pub mod clock;
 pub mod cursor;

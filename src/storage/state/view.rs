@@ -11,13 +11,15 @@ use super::key::Key;
 use super::kv::Kv;
 use super::list::FacetKey;
 use super::{
-    answer, clock, cursor, entry, feed_edge, feed_record, home, key, leaf, leftover, list, meta, pending_fork, seq,
-    tombstone,
+    answer, beside, clock, cursor, entry, feed_edge, feed_record, home, key, leaf, leftover, list, meta, pending_fork,
+    seq, tombstone,
 };
 use crate::machine::Answer;
+use crate::machine::beside::{RecordKey, RecordLeftover};
 use crate::machine::entry::Entry;
 use crate::machine::feed_record::{FeedEdge, Record};
 use crate::machine::ids::{EntryId, FeedPlace, Position, RequestId, SessionId};
+use crate::machine::json::Json;
 use crate::machine::long::{Home, Leftover, PendingFork};
 use crate::machine::refusal::{Fault, Refusal};
 use crate::machine::session::SessionMeta;
@@ -217,6 +219,34 @@ impl<K: Kv + ?Sized> View for Records<'_, K> {
 
     fn forks_of(&self, source: &SessionId) -> Result<Vec<PendingFork>, Fault> {
         forks_under(self.kv, &pending_fork::prefix_of(source))
+    }
+
+    fn record(&self, key: &RecordKey) -> Result<Option<Json>, Fault> {
+        let key = beside::key_now(self.kv, key)?;
+        self.read(&key, |value| beside::decode(&key, value))
+    }
+
+    fn records(
+        &self,
+        under: &RecordKey,
+        after: Option<&RecordKey>,
+        limit: usize,
+    ) -> Result<Vec<(RecordKey, Json)>, Fault> {
+        beside::read(self.kv, under, after, limit)
+    }
+
+    fn has_records(&self, session_id: &SessionId) -> Result<bool, Fault> {
+        let prefix = beside::session_prefix(session_id, beside::generation(self.kv, session_id)?);
+        let found = collect(self.kv, &prefix, key::after(&prefix).as_deref(), 1, |_, _| Ok(()))?;
+        Ok(!found.is_empty())
+    }
+
+    fn record_leftovers(&self, limit: usize) -> Result<Vec<RecordLeftover>, Fault> {
+        beside::leftovers(self.kv, limit)
+    }
+
+    fn is_record_leftover(&self, leftover: &RecordLeftover) -> Result<bool, Fault> {
+        Ok(self.kv.get(&beside::leftover_key(leftover))?.is_some())
     }
 
     fn clock_ms(&self) -> Result<i64, Fault> {

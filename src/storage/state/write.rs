@@ -7,7 +7,8 @@ use super::encoded::{Encoded, Values};
 use super::kv::{Changed, Kv, Layer};
 use super::view::{Records, collect, entries_prefix};
 use super::{
-    answer, clock, cursor, entry, feed_edge, feed_record, home, key, leaf, leftover, list, meta, pending_fork, seq,
+    answer, beside, clock, cursor, entry, feed_edge, feed_record, home, key, leaf, leftover, list, meta, pending_fork,
+    seq,
 };
 use crate::machine::change::{AnswerChange, Change, FeedChange, SessionChange, WorkChange};
 use crate::machine::ids::SessionId;
@@ -24,6 +25,7 @@ pub fn write<K: Kv + ?Sized>(kv: &K, changes: &Encoded<'_>) -> Result<Changed, F
     for (change, values) in changes.iter() {
         match change {
             Change::Work(change) => write_work(&mut changed, kv, change)?,
+            Change::Record(change) => beside::write(&mut changed, kv, change, values.one())?,
             Change::Session(session_id, change) => write_session(&mut changed, kv, session_id, change, values)?,
             Change::Answer(change) => write_answer(&mut changed, kv, change, values)?,
             Change::Feed(change) => write_feed(&mut changed, kv, change, values)?,

@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 
 use super::error::EngineError;
 use super::subscribers::Subscribers;
-use super::trigger_types::{FilterFields, MessageFilter, MetadataFilter, SessionFilter, TriggerType};
+use super::trigger_types::{DriverFilter, FilterFields, MessageFilter, MetadataFilter, SessionFilter, TriggerType};
 use crate::surface::{CallError, DescribedFunction};
 
 /// How often the connection state is polled. The SDK reconnects every two seconds.
@@ -151,6 +151,10 @@ impl Connection {
             }
             FilterFields::Message => {
                 let typed = registration.trigger_request_format::<MessageFilter>();
+                self.client.register_trigger_type_without_warning(typed);
+            }
+            FilterFields::Driver => {
+                let typed = registration.trigger_request_format::<DriverFilter>();
                 self.client.register_trigger_type_without_warning(typed);
             }
             FilterFields::Nothing => {

@@ -20,6 +20,7 @@ pub enum FilterFields {
     Metadata,
     Session,
     Message,
+    Driver,
     Nothing,
 }
 
@@ -53,6 +54,26 @@ pub struct MessageFilter {
     metadata: Option<serde_json::Map<String, serde_json::Value>>,
 }
 
+/// Filters of session::turn::requested, session::turn::command and session::checkpoint::requested.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(deny_unknown_fields)]
+pub struct DriverFilter {
+    /// Only events of this session.
+    session_id: Option<String>,
+    /// Every given key must equal the session's metadata; an empty object matches every session.
+    metadata: Option<serde_json::Map<String, serde_json::Value>>,
+    /// Only turns of these agents.
+    agent_ids: Option<Vec<String>>,
+    /// Only turns of agents of these types.
+    agent_types: Option<Vec<String>>,
+    /// Only turns of these tenants.
+    tenants: Option<Vec<String>>,
+    /// The name that the driver claims turns with. A driver that gives it is known to be attached.
+    driver_id: Option<String>,
+    /// The function that answers each family of requests, such as `{"files": "my::files"}`.
+    families: Option<std::collections::BTreeMap<String, String>>,
+}
+
 #[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 #[allow(dead_code, reason = "only its schema is used")]
@@ -75,6 +96,11 @@ pub fn trigger_types() -> Vec<TriggerType> {
             EventKind::StatusChanged => ("A session's status changed.", FilterFields::Session),
             EventKind::MetaUpdated => ("A session's title, description or metadata changed.", FilterFields::Session),
             EventKind::Deleted => ("A session and its entries were removed.", FilterFields::Session),
+            EventKind::TurnRequested => ("A turn waits for a driver: claim it.", FilterFields::Driver),
+            EventKind::TurnCommand => ("A command to the driver of a turn: acknowledge it.", FilterFields::Driver),
+            EventKind::CheckpointRequested => ("A checkpoint waits for a driver: claim it.", FilterFields::Driver),
+            EventKind::StreamEvent => ("An event of a session's stream, numbered.", FilterFields::Session),
+            EventKind::ProfileEvent => ("An event of the session model, numbered.", FilterFields::Session),
         };
         TriggerType { id: kind.trigger_type(), description, fields }
     });
@@ -98,6 +124,7 @@ mod tests {
                 FilterFields::Metadata => schemars::schema_for!(MetadataFilter),
                 FilterFields::Session => schemars::schema_for!(SessionFilter),
                 FilterFields::Message => schemars::schema_for!(MessageFilter),
+                FilterFields::Driver => schemars::schema_for!(DriverFilter),
                 FilterFields::Nothing => continue,
             };
             let fields = schema.schema.object.expect("an object").properties;
@@ -105,6 +132,8 @@ mod tests {
                 let value = match name.as_str() {
                     "session_id" => serde_json::json!("s"),
                     "roles" => serde_json::json!(["user", "assistant", "function_result", "custom"]),
+                    "agent_ids" | "agent_types" | "tenants" => serde_json::json!(["a"]),
+                    "driver_id" => serde_json::json!("d"),
                     _ => serde_json::json!({}),
                 };
                 let config = serde_json::json!({ name.as_str(): value });

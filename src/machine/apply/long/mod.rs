@@ -8,7 +8,8 @@ use crate::machine::apply::delete::DeleteSession;
 use crate::machine::apply::fork::ForkSession;
 use crate::machine::apply::import::{IfExists, ImportEntries};
 use crate::machine::apply::store::StoreWrite;
-use crate::machine::change::{Change, SessionChange, WorkChange};
+use crate::machine::beside::RecordLeftover;
+use crate::machine::change::{Change, RecordChange, SessionChange, WorkChange};
 use crate::machine::command::{Answer, Command, Outcome};
 use crate::machine::ids::SessionId;
 use crate::machine::long::{Home, Leftover, PendingFork, Steps};
@@ -47,6 +48,11 @@ pub enum LongWork {
         source: SessionId,
         fork: SessionId,
     },
+    /// Frees records beside a deleted session, at most so many.
+    FreeRecords {
+        leftover: RecordLeftover,
+        records: u32,
+    },
 }
 
 impl LongWork {
@@ -58,6 +64,7 @@ impl LongWork {
             LongWork::Free { leftover, .. } => &leftover.session_id,
             LongWork::BeginFork(fork) => &fork.session_id,
             LongWork::ContinueFork { source, .. } | LongWork::GiveUpFork { source, .. } => source,
+            LongWork::FreeRecords { leftover, .. } => &leftover.session_id,
         }
     }
 }
@@ -80,6 +87,7 @@ pub fn apply(view: &dyn View, stamp: &Stamp, work: &LongWork) -> Result<Outcome,
         LongWork::BeginFork(command) => fork::begin(view, stamp, command),
         LongWork::ContinueFork { source, fork, records } => fork::go_on(view, stamp, source, fork, *records),
         LongWork::GiveUpFork { source, fork } => fork::give_up(view, stamp, source, fork),
+        LongWork::FreeRecords { leftover, records } => free_records(view, stamp, leftover, *records),
     }
 }
 
@@ -132,8 +140,20 @@ pub fn due(view: &dyn View, now_ms: i64, steps: Steps) -> Result<Option<Command>
     if let Some(PendingFork { source, fork, .. }) = view.forks()?.into_iter().find(idle) {
         return Ok(Some(Command::Long(LongWork::GiveUpFork { source, fork })));
     }
-    let leftover = view.leftovers(1)?.into_iter().next();
-    Ok(leftover.map(|leftover| Command::Long(LongWork::Free { leftover, records: steps.records })))
+    if let Some(leftover) = view.leftovers(1)?.into_iter().next() {
+        return Ok(Some(Command::Long(LongWork::Free { leftover, records: steps.records })));
+    }
+    let leftover = view.record_leftovers(1)?.into_iter().next();
+    Ok(leftover.map(|leftover| Command::Long(LongWork::FreeRecords { leftover, records: steps.records })))
+}
+
+fn free_records(view: &dyn View, stamp: &Stamp, left: &RecordLeftover, records: u32) -> Result<Outcome, Failure> {
+    if !view.is_record_leftover(left)? {
+        return Ok(Outcome::unchanged(Answer::Stored));
+    }
+    let records = records.clamp(1, Steps::RECORDS_MAX);
+    let free = Change::Record(RecordChange::Free { leftover: left.clone(), records });
+    Ok(Outcome { answer: Ok(Answer::Stored), changes: vec![free, Change::Clock(stamp.at_ms)], events: Vec::new() })
 }
 
 fn free(view: &dyn View, stamp: &Stamp, leftover: &Leftover, records: u32) -> Result<Outcome, Failure> {

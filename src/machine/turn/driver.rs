@@ -1,0 +1,128 @@
+//! Owns: which drivers are attached. A node keeps the record of a driver that is connected to it alive.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::machine::beside::{RecordKey, Space};
+use crate::machine::change::Change;
+use crate::machine::command::{Answer, Outcome};
+use crate::machine::json::Json;
+use crate::machine::refusal::{Failure, Fault, Refusal};
+use crate::machine::stamp::Stamp;
+use crate::machine::view::View;
+
+/// A driver that was not seen for so long is gone.
+pub const GONE_AFTER_MS: i64 = 10_000;
+
+/// More drivers than a cluster has. It bounds what choosing one reads.
+pub const DRIVERS_MAX: usize = 256;
+
+pub const DRIVER_ID_BYTES_MAX: usize = 256;
+
+/// What a driver says about itself. `None` of a list: it serves all.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AttachDriver {
+    pub driver_id: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub agent_ids: Option<Vec<String>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub agent_types: Option<Vec<String>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tenants: Option<Vec<String>>,
+    /// The function that answers each family of requests.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub families: BTreeMap<String, String>,
+    /// The node it is connected to, for calls that are no part of the log.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node: Option<String>,
+}
+
+/// An attached driver.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DriverRecord {
+    pub driver: AttachDriver,
+    pub attached_at: i64,
+    /// It is gone after this time, unless it is seen again.
+    pub seen_until: i64,
+}
+
+/// The agent that a turn is for.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Agent {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub agent_id: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub agent_type: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tenant: Option<String>,
+}
+
+impl AttachDriver {
+    /// Whether it runs this agent.
+    pub fn serves(&self, agent: &Agent) -> bool {
+        let has = |served: &Option<Vec<String>>, name: &Option<String>| {
+            served.as_ref().is_none_or(|served| name.as_ref().is_some_and(|name| served.contains(name)))
+        };
+        has(&self.agent_ids, &agent.agent_id)
+            && has(&self.agent_types, &agent.agent_type)
+            && has(&self.tenants, &agent.tenant)
+    }
+}
+
+impl DriverRecord {
+    pub fn key(driver_id: &str) -> RecordKey {
+        RecordKey::of_cluster(Space::Driver).with(driver_id)
+    }
+
+    pub fn read(view: &dyn View, driver_id: &str) -> Result<Option<DriverRecord>, Fault> {
+        let Some(value) = view.record(&DriverRecord::key(driver_id))? else { return Ok(None) };
+        parse(&value).map(Some)
+    }
+
+    pub fn all(view: &dyn View) -> Result<Vec<DriverRecord>, Fault> {
+        let found = view.records(&RecordKey::of_cluster(Space::Driver), None, DRIVERS_MAX)?;
+        found.iter().map(|(_, value)| parse(value)).collect()
+    }
+}
+
+fn parse(value: &Json) -> Result<DriverRecord, Fault> {
+    value.parse().map_err(|error| Fault(format!("damaged driver record: {error}")))
+}
+
+pub fn check_driver_id(driver_id: &str) -> Result<(), Refusal> {
+    if driver_id.is_empty() || driver_id.len() > DRIVER_ID_BYTES_MAX {
+        let why = format!("driver_id: give a name of 1 to {DRIVER_ID_BYTES_MAX} bytes");
+        return Err(Refusal::RequestInvalid(why));
+    }
+    Ok(())
+}
+
+pub fn attach(view: &dyn View, stamp: &Stamp, attach: &AttachDriver) -> Result<Outcome, Failure> {
+    check_driver_id(&attach.driver_id)?;
+    let old = DriverRecord::read(view, &attach.driver_id)?;
+    if old.is_none() && DriverRecord::all(view)?.len() >= DRIVERS_MAX {
+        let why = format!("driver_id: {DRIVERS_MAX} drivers are attached already");
+        return Err(Refusal::RequestInvalid(why).into());
+    }
+    let record = DriverRecord {
+        driver: attach.clone(),
+        attached_at: old.map_or(stamp.at_ms, |old| old.attached_at),
+        seen_until: stamp.at_ms.saturating_add(GONE_AFTER_MS),
+    };
+    let changes = vec![
+        Change::put_record(DriverRecord::key(&attach.driver_id), Json::print(&record)),
+        Change::Clock(stamp.at_ms),
+    ];
+    let answer = serde_json::json!({ "attached": true, "seen_until": record.seen_until });
+    Ok(Outcome { answer: Ok(Answer::Value(Json::print(&answer))), changes, events: Vec::new() })
+}
+
+pub fn detach(view: &dyn View, stamp: &Stamp, driver_id: &str) -> Result<Outcome, Failure> {
+    let answer = |detached: bool| Answer::Value(Json::print(&serde_json::json!({ "detached": detached })));
+    if DriverRecord::read(view, driver_id)?.is_none() {
+        return Ok(Outcome::unchanged(answer(false)));
+    }
+    let changes = vec![Change::delete_record(DriverRecord::key(driver_id)), Change::Clock(stamp.at_ms)];
+    Ok(Outcome { answer: Ok(answer(true)), changes, events: Vec::new() })
+}
