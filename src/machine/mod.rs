@@ -19,6 +19,7 @@ pub mod json;
 pub mod law;
 pub mod long;
 pub mod message;
+pub mod model;
 pub mod patch;
 pub mod path;
 pub mod query;

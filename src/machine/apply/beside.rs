@@ -7,6 +7,7 @@ use crate::machine::change::Change;
 use crate::machine::command::Outcome;
 use crate::machine::ids::SessionId;
 use crate::machine::json::Json;
+use crate::machine::model::{self, ModelCommand};
 use crate::machine::refusal::{Failure, Fault, Refusal};
 use crate::machine::stamp::Stamp;
 use crate::machine::turn::{self, TurnCommand};
@@ -15,6 +16,7 @@ use crate::machine::view::View;
 #[derive(Debug, Clone, PartialEq)]
 pub enum Beside {
     Turn(TurnCommand),
+    Model(ModelCommand),
 }
 
 impl Beside {
@@ -22,6 +24,7 @@ impl Beside {
     pub fn name(&self) -> &'static str {
         match self {
             Beside::Turn(command) => command.name(),
+            Beside::Model(command) => command.name(),
         }
     }
 
@@ -29,6 +32,7 @@ impl Beside {
     pub fn session_id(&self) -> Option<&SessionId> {
         match self {
             Beside::Turn(command) => command.session_id(),
+            Beside::Model(_) => None,
         }
     }
 
@@ -36,6 +40,8 @@ impl Beside {
     pub fn is_internal(&self) -> bool {
         match self {
             Beside::Turn(command) => command.is_internal(),
+            // People and roles belong to the whole cluster, which a scope does not see.
+            Beside::Model(_) => true,
         }
     }
 }
@@ -43,6 +49,7 @@ impl Beside {
 pub fn apply(view: &dyn View, stamp: &Stamp, command: &Beside) -> Result<Outcome, Failure> {
     match command {
         Beside::Turn(command) => turn::apply(view, stamp, command),
+        Beside::Model(command) => model::apply(view, stamp, command),
     }
 }
 
@@ -53,6 +60,7 @@ pub fn drop_session(view: &dyn View, session_id: &SessionId) -> Result<Vec<Chang
         return Ok(Vec::new());
     }
     let mut changes = turn::forget_session(view, session_id)?;
+    changes.extend(model::forget(view, session_id)?);
     changes.push(Change::drop_records(session_id));
     Ok(changes)
 }

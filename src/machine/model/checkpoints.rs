@@ -218,7 +218,9 @@ pub fn due(
     timer: Timer,
     at_ms: i64,
 ) -> Result<Outcome, Failure> {
-    let Some(profile) = records::profile(view, session_id)? else { return Ok(timers::void(stamp, session_id, timer, at_ms)) };
+    let Some(profile) = records::profile(view, session_id)? else {
+        return Ok(timers::void(stamp, session_id, timer, at_ms));
+    };
     let mut scene = Scene::of(view, stamp, session_id, profile)?;
     let stands = match timer {
         Timer::Idle => scene.profile.idle_due,

@@ -281,7 +281,9 @@ mod tests {
     #[test]
     fn records_of_the_model_have_rows_and_others_none() {
         let record = |kind: &str, data: Value| {
-            printed(json!({"kind": "custom", "id": "e", "timestamp": 0, "revision": 0, "custom_type": kind, "data": data}))
+            printed(
+                json!({"kind": "custom", "id": "e", "timestamp": 0, "revision": 0, "custom_type": kind, "data": data}),
+            )
         };
         assert_eq!(record("profile/error", json!({"message": "no"}))[0]["role"], "error");
         let end = record("profile/introspection_end", json!({"reason": "idle", "summary": "s"}));

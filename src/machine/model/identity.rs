@@ -44,7 +44,9 @@ pub fn link(
     let user_id = match user_id {
         Some(user_id) => known_user(view, "user_id", user_id)?.0,
         None => match people::resolve(view, channel, channel_user_id)? {
-            Some((user_id, _)) => return Ok(Outcome::unchanged(Answer::Value(Json::print(&json!({ "user_id": user_id }))))),
+            Some((user_id, _)) => {
+                return Ok(Outcome::unchanged(Answer::Value(Json::print(&json!({ "user_id": user_id })))));
+            }
             None => {
                 let user_id = new_user_id(stamp);
                 changes.push(put_user(&user_id, &User { created_at: stamp.at_ms, ..User::default() }));

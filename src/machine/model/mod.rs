@@ -5,10 +5,10 @@
 
 pub mod access;
 pub mod checkpoint;
-pub mod checkpoints;
+pub(super) mod checkpoints;
 pub mod command;
 pub mod filter;
-pub mod follow;
+pub(super) mod follow;
 pub mod history;
 pub mod identity;
 pub mod manage;
@@ -20,12 +20,12 @@ pub mod profile;
 pub mod query;
 pub mod records;
 pub mod routing;
-pub mod scene;
+pub(super) mod scene;
 pub mod source;
 pub mod spelling;
 pub mod texts;
-pub mod timers;
-pub mod turns;
+pub(super) mod timers;
+pub(super) mod turns;
 
 pub use command::{ModelCommand, apply};
 pub use manage::forget;

@@ -52,8 +52,7 @@ pub fn apply(
                     scene
                 }
                 None => {
-                    let blank =
-                        CreateSession { title: String::new(), description: String::new(), metadata: None };
+                    let blank = CreateSession { title: String::new(), description: String::new(), metadata: None };
                     let meta = new_session(&store_id, stamp, &blank);
                     Scene::begin(view, stamp, &store_id, meta, profile)?
                 }

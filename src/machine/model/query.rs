@@ -180,9 +180,7 @@ fn list(
         let shown = match (caller, &user) {
             (Caller::Admin, _) => true,
             (Caller::Channel { namespace }, _) => is_in_namespace(session_id, namespace),
-            (Caller::User { .. }, Some((user_id, user))) => {
-                people::participates(view, &id, user_id, &user.aliases)?
-            }
+            (Caller::User { .. }, Some((user_id, user))) => people::participates(view, &id, user_id, &user.aliases)?,
             (Caller::User { .. }, None) => false,
         };
         if shown && filters.include(&profile) {

@@ -44,7 +44,8 @@ pub fn tell(name: &str, event: &Map<String, Value>) -> Vec<Told> {
         let given = fields.iter().filter_map(|(name, value)| Some(((*name).to_owned(), value.clone()?)));
         Told { kind, fields: given.collect() }
     };
-    let first = |names: &[&str]| names.iter().find_map(|name| event.get(*name).filter(|value| !value.is_null()).cloned());
+    let first =
+        |names: &[&str]| names.iter().find_map(|name| event.get(*name).filter(|value| !value.is_null()).cloned());
     let text = |names: &[&str]| Some(first(names).unwrap_or_else(|| Value::from("")));
     let tool = text(&["tool", "toolName"]);
     let call = text(&["toolCallId", "requestId"]);

@@ -2,6 +2,7 @@
 
 use crate::machine::ids::SessionId;
 use crate::machine::json::Json;
+use crate::machine::model::{self, ModelQuery};
 use crate::machine::refusal::Failure;
 use crate::machine::turn::{self, TurnQuery};
 use crate::machine::view::View;
@@ -9,6 +10,7 @@ use crate::machine::view::View;
 #[derive(Debug, Clone, PartialEq)]
 pub enum BesideQuery {
     Turn(TurnQuery),
+    Model(ModelQuery),
 }
 
 impl BesideQuery {
@@ -16,6 +18,7 @@ impl BesideQuery {
     pub fn session_id(&self) -> Option<&SessionId> {
         match self {
             BesideQuery::Turn(query) => query.session_id(),
+            BesideQuery::Model(query) => query.session_id(),
         }
     }
 }
@@ -23,5 +26,6 @@ impl BesideQuery {
 pub fn query(view: &dyn View, query: &BesideQuery) -> Result<Json, Failure> {
     match query {
         BesideQuery::Turn(query) => turn::query(view, query),
+        BesideQuery::Model(query) => model::query(view, query),
     }
 }

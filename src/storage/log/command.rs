@@ -189,6 +189,7 @@ fn to_proto(command: &Command) -> Encoded {
         Command::Feed(order) => feed_to_proto(order),
         Command::Long(work) => Encoded::LongWork(proto::LongWork { work: Some(long_to_proto(work)) }),
         Command::Beside(Beside::Turn(command)) => Encoded::Turn(json_text(&beside::print(command))),
+        Command::Beside(Beside::Model(command)) => Encoded::Model(json_text(&beside::print(command))),
     }
 }
 
@@ -447,6 +448,7 @@ fn from_proto(encoded: Encoded) -> Result<Command, Unreadable> {
         Encoded::Import(c) => Command::Import(import_from_proto(c)?),
         Encoded::LongWork(work) => Command::Long(long_from_proto(work)?),
         Encoded::Turn(text) => Command::Beside(Beside::Turn(beside_from_text("turn", &text)?)),
+        Encoded::Model(text) => Command::Beside(Beside::Model(beside_from_text("model", &text)?)),
         Encoded::StorePutMeta(c) => {
             let session_id = SessionId::from(c.session_id);
             let meta = meta::decode(&session_id, &c.record).map_err(|fault| Unreadable(fault.0))?;

@@ -71,7 +71,7 @@ impl LongWork {
 
 /// How a command deletes the entries of a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Removal {
+pub enum Removal {
     /// In this command.
     Now,
     /// They are detached now and freed by later commands.
