@@ -1,11 +1,9 @@
 //! `session::checkpoint` and what belongs to it: one checkpoint at a time is under way in a session. It waits for the end of
-//! unfinished turns, then a worker is asked, takes it, and writes back what it learned. Also: what happens when a time of the
-//! model is over.
+//! unfinished turns, then a worker is asked, takes it, and writes back what it learned.
 
 use serde_json::{Value, json};
 
 use super::checkpoint::{Ended, Reason, Stage, Underway, cursor_after, has_news};
-use super::command::Timer;
 use super::profile::{DescriptionSource, Status};
 use super::records::{self, CheckpointOf, WorkingMemory};
 use super::scene::{Asked, Hand, Scene, id_of};
@@ -17,7 +15,7 @@ use crate::machine::ids::SessionId;
 use crate::machine::json::Json;
 use crate::machine::refusal::{Failure, Refusal};
 use crate::machine::stamp::Stamp;
-use crate::machine::toolpath::time;
+use crate::machine::turn::due::DueKind;
 use crate::machine::view::View;
 
 /// How long a worker has to take a checkpoint.
@@ -110,7 +108,7 @@ pub fn request(hand: &mut Hand<'_, '_>) -> Result<(), Failure> {
         wanted["description"] = Value::from(description.as_str());
     }
     hand.draft.note(EventKind::CheckpointRequested, Json::print(&wanted), true, hand.metadata);
-    timers::set(hand.draft, Timer::Checkpoint, underway.due_at);
+    timers::set(hand.draft, DueKind::ModelCheckpoint, underway.due_at, &underway.checkpoint_id);
     Ok(())
 }
 
@@ -146,7 +144,7 @@ pub fn claim(view: &dyn View, stamp: &Stamp, checkpoint_id: &str, driver_id: &st
     let (reason, due_at) = (underway.reason, underway.due_at);
     let turns = scene.profile.counted.turns.saturating_sub(scene.profile.cursor.turns);
     scene.append_record("introspection_start", 0, json!({ "reason": reason, "turnsSinceLast": turns }))?;
-    timers::set(&mut scene.draft, Timer::Checkpoint, due_at);
+    timers::set(&mut scene.draft, DueKind::ModelCheckpoint, due_at, checkpoint_id);
     scene.answer(json!({ "claimed": true, "lease_until": due_at }))
 }
 
@@ -175,7 +173,7 @@ pub fn end(view: &dyn View, stamp: &Stamp, checkpoint_id: &str, learned: &Learne
 }
 
 /// Ends the checkpoint that is under way.
-fn finish(scene: &mut Scene<'_>, success: bool, summary: Option<&str>) -> Result<(), Failure> {
+pub fn finish(scene: &mut Scene<'_>, success: bool, summary: Option<&str>) -> Result<(), Failure> {
     let Some(underway) = scene.profile.underway.take() else { return Ok(()) };
     if underway.stage == Stage::Claimed {
         let rows = underway.upto.rows.saturating_sub(scene.profile.cursor.rows);
@@ -207,45 +205,4 @@ pub fn describe(scene: &mut Scene<'_>, text: &str) {
         scene.meta.description = text.to_owned();
         scene.report_meta();
     }
-}
-
-/// A time is over. It is void if the session has another one by now: another leader's command came first, or something
-/// happened meanwhile.
-pub fn due(
-    view: &dyn View,
-    stamp: &Stamp,
-    session_id: &SessionId,
-    timer: Timer,
-    at_ms: i64,
-) -> Result<Outcome, Failure> {
-    let Some(profile) = records::profile(view, session_id)? else {
-        return Ok(timers::void(stamp, session_id, timer, at_ms));
-    };
-    let mut scene = Scene::of(view, stamp, session_id, profile)?;
-    let stands = match timer {
-        Timer::Idle => scene.profile.idle_due,
-        Timer::Inactive => scene.profile.inactive_due,
-        Timer::Checkpoint => scene.profile.underway.as_ref().map(|underway| underway.due_at),
-    };
-    if stands != Some(at_ms) {
-        return Ok(timers::void(stamp, session_id, timer, at_ms));
-    }
-    timers::clear(&mut scene.draft, timer, at_ms);
-    match timer {
-        Timer::Idle => {
-            scene.profile.idle_due = None;
-            begin(&mut scene.hand(), Reason::Idle)?;
-        }
-        Timer::Checkpoint => finish(&mut scene, false, None)?,
-        Timer::Inactive => {
-            scene.profile.inactive_due = None;
-            let silent = stamp.at_ms - scene.profile.last_activity_at;
-            match silent >= scene.profile.terms.inactive_ms && !scene.profile.is_busy() {
-                true => scene.set_status(Status::Inactive),
-                // Something happened meanwhile: look again later.
-                false => timers::watch_activity(&mut scene.draft, &mut scene.profile),
-            }
-        }
-    }
-    scene.answer(json!({ "done": true, "at": time::print(at_ms) }))
 }

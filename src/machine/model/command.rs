@@ -8,12 +8,12 @@ use super::checkpoint::Reason;
 use super::profile::Terms;
 use super::scene::Asked;
 use super::source::{Posted, Source};
-use super::{checkpoints, identity, manage, open, post};
+use super::{checkpoints, identity, manage, open, overdue, post};
 use crate::machine::command::Outcome;
-use crate::machine::ids::SessionId;
 use crate::machine::json::Object;
 use crate::machine::refusal::Failure;
 use crate::machine::stamp::Stamp;
+use crate::machine::turn::due::Due;
 use crate::machine::view::View;
 
 /// The session that a command is about, and who asks. `terms` are the numbers of the node that the call came through.
@@ -39,18 +39,6 @@ pub enum Mode {
     Post,
     /// Only store it.
     Append,
-}
-
-/// A time of the model.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Timer {
-    /// Nothing came for a while after a turn.
-    Idle,
-    /// Nothing came for days.
-    Inactive,
-    /// Nobody took a checkpoint, or its worker does not answer.
-    Checkpoint,
 }
 
 /// A change of the session model.
@@ -128,11 +116,7 @@ pub enum ModelCommand {
         digest: Option<String>,
     },
     /// A time is over. Void if the session has another one by now.
-    Due {
-        session_id: SessionId,
-        timer: Timer,
-        at_ms: i64,
-    },
+    Due(Due),
 }
 
 impl ModelCommand {
@@ -154,7 +138,7 @@ impl ModelCommand {
             ModelCommand::Merge { .. } => "model merge",
             ModelCommand::SetRole { .. } => "model set-role",
             ModelCommand::SetChannelToken { .. } => "model set-channel-token",
-            ModelCommand::Due { .. } => "model due",
+            ModelCommand::Due(_) => "model due",
         }
     }
 }
@@ -194,6 +178,6 @@ pub fn apply(view: &dyn View, stamp: &Stamp, command: &ModelCommand) -> Result<O
         ModelCommand::SetChannelToken { agent_id, namespace, digest } => {
             identity::set_channel_token(view, stamp, agent_id, namespace, digest.as_deref())
         }
-        ModelCommand::Due { session_id, timer, at_ms } => checkpoints::due(view, stamp, session_id, *timer, *at_ms),
+        ModelCommand::Due(due) => overdue::fire(view, stamp, due),
     }
 }

@@ -82,7 +82,7 @@ mod tests {
             event_bytes: 0,
             underway: None,
             ended: None,
-            speaking: false,
+            calls: Default::default(),
             idle_due: None,
             inactive_due: None,
             terms: Terms::default(),

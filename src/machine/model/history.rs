@@ -127,7 +127,10 @@ fn message_rows(entry: &Entry, message: AgentMessage) -> Vec<Row> {
                 });
             }
             rows.extend(blocks.into_iter().filter_map(|block| call_row(timestamp, block)));
-            rows.extend(error_message.map(|error| Row::new(timestamp, RowRole::Error, error)));
+            // The error of a turn has a record of its own.
+            let of_turn = entry.origin.as_ref().is_some_and(|origin| origin.field("turn_id").is_some());
+            let error = error_message.filter(|_| !of_turn);
+            rows.extend(error.map(|error| Row::new(timestamp, RowRole::Error, error)));
             rows
         }
         AgentMessage::FunctionResult { function_call_id, function_id, content, is_error, timestamp, .. } => {

@@ -52,8 +52,9 @@ pub fn approve(
     approved: bool,
 ) -> Result<Outcome, Failure> {
     let store_id = id_of(asked);
-    let (scene, _) = Scene::open(view, stamp, asked, &store_id)?;
-    turns::approve(scene, tool_call_id, approved)
+    Scene::open(view, stamp, asked, &store_id)?;
+    let decision = if approved { "approved" } else { "rejected" };
+    turns::decide(view, stamp, &store_id, tool_call_id, decision)
 }
 
 /// Deletes a session that belongs to one person and is not working. A group keeps its history.

@@ -14,6 +14,7 @@ pub mod identity;
 pub mod manage;
 pub mod names;
 pub mod open;
+pub(super) mod overdue;
 pub mod people;
 pub mod post;
 pub mod profile;

@@ -118,7 +118,7 @@ fn new_profile(stamp: &Stamp, asked: &Asked<'_>, source: &Source, custom_instruc
         event_bytes: 0,
         underway: None,
         ended: None,
-        speaking: false,
+        calls: Default::default(),
         idle_due: None,
         inactive_due: None,
         terms: asked.terms.clone(),

@@ -8,7 +8,7 @@ use super::command::Mode;
 use super::people::{self, Person};
 use super::profile::{DescriptionSource, Status};
 use super::routing::{self, Said};
-use super::scene::{Asked, Scene, id_of};
+use super::scene::{Asked, Fields, Scene, id_of};
 use super::source::{Attachment, Author, Posted};
 use super::turns::{self, Ask};
 use super::{checkpoints, names, texts, timers};
@@ -97,13 +97,12 @@ pub fn apply(
 
     // 4. The stream. A message that asks for a turn belongs to it.
     if author == Author::User {
-        let mut fields = Map::new();
-        fields.insert("text".to_owned(), Value::from(message.text.as_str()));
+        let mut fields = Fields::from([("text".to_owned(), Json::print(&message.text))]);
         if let Some(name) = name_of(message) {
-            fields.insert("name".to_owned(), Value::from(name));
+            fields.insert("name".to_owned(), Json::print(&name));
         }
         if let Some(attachments) = &message.attachments {
-            fields.insert("attachments".to_owned(), json!(attachments));
+            fields.insert("attachments".to_owned(), Json::print(attachments));
         }
         let correlation = turn_id.is_some().then_some(message_id.as_str());
         scene.hand().stream("user_message", fields, correlation);

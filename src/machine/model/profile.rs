@@ -1,5 +1,7 @@
 //! Owns: `Profile`, what the model knows about a session beside its `SessionMeta`, and the forms in which clients read it.
 
+use std::collections::BTreeMap;
+
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -102,9 +104,9 @@ pub struct Profile {
     /// How the last checkpoint ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended: Option<Ended>,
-    /// Whether an assistant message of the running turn has begun and is not complete.
-    #[serde(default)]
-    pub speaking: bool,
+    /// The tools that the running turn has called, by call, until their results come.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub calls: BTreeMap<String, String>,
     /// When the idle checkpoint is due.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub idle_due: Option<i64>,

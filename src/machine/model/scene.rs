@@ -2,7 +2,9 @@
 //! All of them are written together at the end.
 //! Reads: View. Never: which command it is.
 
-use serde_json::{Map, Value, json};
+use std::collections::BTreeMap;
+
+use serde_json::Value;
 
 use super::access::{self, Caller, Role, Verdict};
 use super::names::store_id;
@@ -10,7 +12,7 @@ use super::people::{self, Person};
 use super::profile::{Profile, Status, Terms};
 use super::records;
 use crate::machine::apply::{Draft, known, touched};
-use crate::machine::change::Change;
+use crate::machine::change::{Change, FeedChange, SessionChange};
 use crate::machine::command::{Answer, Outcome};
 use crate::machine::entry::{Body, Entry};
 use crate::machine::event::{EventKind, Happened};
@@ -28,6 +30,9 @@ const EVENTS_KEPT: u64 = 10_000;
 const EVENT_BYTES_KEPT: u64 = 64 << 20;
 /// Old events that one command drops at most.
 const DROPPED_AT_ONCE: usize = 64;
+
+/// The fields of an event. Their values stay text: they may have numbers that fit no 64 bits.
+pub type Fields = BTreeMap<String, Json>;
 
 /// The session that a command names, and who asks.
 #[derive(Debug, Clone, Copy)]
@@ -143,10 +148,6 @@ impl<'a> Scene<'a> {
         Ok(Scene { view, stamp: *stamp, draft, meta, profile, before: None, entries: Vec::new() })
     }
 
-    pub fn session_id(&self) -> &SessionId {
-        self.draft.session_id
-    }
-
     /// Adds an entry below the last one of the transcript.
     pub fn append(&mut self, id: EntryId, timestamp: i64, origin: Option<Json>, body: Body) -> Result<(), Failure> {
         let store_id = self.draft.session_id;
@@ -227,6 +228,28 @@ impl<'a> Scene<'a> {
         Ok(())
     }
 
+    /// Takes over what a command about turns does to the same session, decided against the same state. The events of the
+    /// session's sequence follow those that are here already.
+    pub fn absorb(&mut self, outcome: Outcome) {
+        for change in outcome.changes {
+            match change {
+                Change::Session(_, SessionChange::PutMeta(meta)) => {
+                    self.meta.status = meta.status;
+                    self.meta.status_reason = meta.status_reason;
+                }
+                Change::Feed(FeedChange::SetSeq(..)) | Change::Clock(_) => {}
+                other => self.draft.change(other),
+            }
+        }
+        for mut event in outcome.events {
+            if event.seq > 0 {
+                self.draft.seq += 1;
+                event.seq = self.draft.seq;
+            }
+            self.draft.events.push(event);
+        }
+    }
+
     /// Closes the command: everything that changed is written.
     pub fn answer(mut self, answer: Value) -> Result<Outcome, Failure> {
         self.trim()?;
@@ -282,30 +305,29 @@ pub struct Hand<'s, 'd> {
 
 impl Hand<'_, '_> {
     /// Gives an event the next number of the session's stream, keeps it, and tells subscribers.
-    pub fn stream(&mut self, kind: &str, fields: Map<String, Value>, correlation: Option<&str>) {
+    pub fn stream(&mut self, kind: &str, fields: Fields, correlation: Option<&str>) {
         let profile = &mut *self.profile;
         profile.counted.event_id += 1;
         let event_id = profile.counted.event_id;
-        let mut event = Map::new();
-        event.insert("type".to_owned(), Value::from(kind));
-        event.insert("sessionId".to_owned(), Value::from(profile.session_id.as_str()));
-        event.insert("eventId".to_owned(), Value::from(event_id.to_string()));
+        let mut event = fields;
+        event.insert("type".to_owned(), Json::print(&kind));
+        event.insert("sessionId".to_owned(), Json::print(&profile.session_id));
+        event.insert("eventId".to_owned(), Json::print(&event_id.to_string()));
         if let Some(correlation) = correlation {
-            event.insert("correlationId".to_owned(), Value::from(correlation));
+            event.insert("correlationId".to_owned(), Json::print(&correlation));
         }
-        event.extend(fields);
         let text = Json::print(&event);
         profile.event_bytes += text.text().len() as u64;
         let key = records::events_key(self.draft.session_id).with(event_id);
+        let payload = Fields::from([
+            ("agent_id".to_owned(), Json::print(&profile.agent_id)),
+            ("session_id".to_owned(), Json::print(&profile.session_id)),
+            ("event_id".to_owned(), Json::print(&event_id)),
+            ("event".to_owned(), text.clone()),
+        ]);
         self.draft.change(Change::put_record(key, text));
         // Deltas are kept in the stream of the session and not a second time in the change feed.
         let kept = !matches!(kind, "text_delta" | "thinking_delta");
-        let payload = json!({
-            "agent_id": profile.agent_id,
-            "session_id": profile.session_id,
-            "event_id": event_id,
-            "event": event,
-        });
         self.draft.note(EventKind::ProfileEvent, Json::print(&payload), kept, self.metadata);
     }
 }

@@ -1,26 +1,28 @@
 //! Owns: how the events of a turn are told in the words of the session model. One event of the journal may be two here.
 
-use serde_json::{Map, Value};
+use super::scene::Fields;
+use crate::machine::json::Json;
 
 /// An event of the model, without its number.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Told {
     pub kind: &'static str,
-    pub fields: Map<String, Value>,
+    pub fields: Fields,
 }
 
 /// What an event of the journal means for a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Means {
     Started,
-    /// A piece of an assistant message.
-    Speaks,
-    /// A tool was called: the message before it is complete.
+    /// A tool was called.
     Calls,
     AsksPerson,
     PersonAnswered,
     Completed,
     Failed,
+    Stopped,
+    /// An assistant message is complete.
+    SaidAll,
     Nothing,
 }
 
@@ -28,25 +30,51 @@ pub enum Means {
 pub fn meaning(name: &str) -> Means {
     match name {
         "turn_started" => Means::Started,
-        "text_delta" | "message.delta" | "thinking_progress" => Means::Speaks,
         "tool_call" => Means::Calls,
         "permission_requested" => Means::AsksPerson,
         "approval_resolved" => Means::PersonAnswered,
         "turn_complete" => Means::Completed,
         "turn_error" => Means::Failed,
+        "stop_acknowledged" => Means::Stopped,
+        "message.complete" => Means::SaidAll,
         _other => Means::Nothing,
     }
 }
 
+/// Whether the model shows an event of the journal.
+pub fn is_told(name: &str) -> bool {
+    matches!(
+        name,
+        "turn_started"
+            | "text_delta"
+            | "message.delta"
+            | "thinking_progress"
+            | "thinking_complete"
+            | "tool_call"
+            | "tool_result"
+            | "tool_error"
+            | "permission_requested"
+            | "approval_resolved"
+            | "turn_complete"
+            | "turn_error"
+            | "stop_acknowledged"
+            | "channel_message_sent"
+    )
+}
+
+fn word(text: &str) -> Json {
+    Json::print(&text)
+}
+
 /// Tells an event of the journal. Empty: the model does not show it.
-pub fn tell(name: &str, event: &Map<String, Value>) -> Vec<Told> {
-    let told = |kind: &'static str, fields: &[(&str, Option<Value>)]| {
+pub fn tell(name: &str, event: &Fields) -> Vec<Told> {
+    let told = |kind: &'static str, fields: &[(&str, Option<Json>)]| {
         let given = fields.iter().filter_map(|(name, value)| Some(((*name).to_owned(), value.clone()?)));
         Told { kind, fields: given.collect() }
     };
     let first =
-        |names: &[&str]| names.iter().find_map(|name| event.get(*name).filter(|value| !value.is_null()).cloned());
-    let text = |names: &[&str]| Some(first(names).unwrap_or_else(|| Value::from("")));
+        |names: &[&str]| names.iter().find_map(|name| event.get(*name).filter(|value| value.text() != "null").cloned());
+    let text = |names: &[&str]| Some(first(names).unwrap_or_else(|| word("")));
     let tool = text(&["tool", "toolName"]);
     let call = text(&["toolCallId", "requestId"]);
     match name {
@@ -59,14 +87,14 @@ pub fn tell(name: &str, event: &Map<String, Value>) -> Vec<Told> {
         }
         "tool_result" | "tool_error" => {
             let failed = name == "tool_error"
-                || event.get("isError") == Some(&Value::Bool(true))
-                || event.get("status").is_some_and(|status| status == "error");
+                || event.get("isError").is_some_and(|value| value.text() == "true")
+                || event.get("status").is_some_and(|status| status.text() == "\"error\"");
             vec![told(
                 "tool_result",
                 &[
                     ("tool", tool),
                     ("toolCallId", call),
-                    ("isError", Some(Value::Bool(failed))),
+                    ("isError", Some(Json::print(&failed))),
                     ("text", first(&["text", "output", "error"])),
                     ("details", first(&["details"])),
                 ],
@@ -82,25 +110,23 @@ pub fn tell(name: &str, event: &Map<String, Value>) -> Vec<Told> {
                 told(
                     "approval_requested",
                     &[
-                        ("resourceType", Some(Value::from("tool"))),
+                        ("resourceType", Some(word("tool"))),
                         ("resourceKey", tool),
                         ("toolCallId", call),
                         ("args", args),
-                        ("mode", Some(Value::from("realtime"))),
+                        ("mode", Some(word("realtime"))),
                     ],
                 ),
             ]
         }
         "approval_resolved" => {
-            let word = match event.get("approved") {
-                Some(Value::Bool(true)) => "approved",
-                Some(_) | None => "rejected",
-            };
-            let decision = first(&["decision"]).unwrap_or_else(|| Value::from(word));
+            let is_approved = event.get("approved").is_some_and(|value| value.text() == "true");
+            let decision =
+                first(&["decision"]).unwrap_or_else(|| word(if is_approved { "approved" } else { "rejected" }));
             vec![told(
                 "approval_resolved",
                 &[
-                    ("resourceType", Some(Value::from("tool"))),
+                    ("resourceType", Some(word("tool"))),
                     ("resourceKey", first(&["tool", "toolName"])),
                     ("toolCallId", call),
                     ("decision", Some(decision)),
@@ -113,9 +139,10 @@ pub fn tell(name: &str, event: &Map<String, Value>) -> Vec<Told> {
         "turn_error" => {
             vec![told("error", &[("message", text(&["message"]))]), told("agent_end", &[])]
         }
+        "stop_acknowledged" => vec![told("agent_end", &[])],
         "channel_message_sent" => {
             let fields = ["channel", "to", "text", "messageId"];
-            let given: Vec<(&str, Option<Value>)> = fields.into_iter().map(|name| (name, first(&[name]))).collect();
+            let given: Vec<(&str, Option<Json>)> = fields.into_iter().map(|name| (name, first(&[name]))).collect();
             vec![told("channel_message_sent", &given)]
         }
         _unshown => Vec::new(),
@@ -124,12 +151,13 @@ pub fn tell(name: &str, event: &Map<String, Value>) -> Vec<Told> {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     use super::*;
 
     fn told(name: &str, event: Value) -> Value {
-        let told = tell(name, event.as_object().unwrap());
+        let told = tell(name, &serde_json::from_str(&event.to_string()).unwrap());
+        assert_eq!(told.is_empty(), !is_told(name), "{name}");
         told.into_iter().map(|told| json!([told.kind, told.fields])).collect()
     }
 
@@ -161,6 +189,7 @@ mod tests {
             ),
             ("turn_complete", json!({"finalText": "a"}), json!([["text_final", {"text": "a"}], ["agent_end", {}]])),
             ("turn_error", json!({"message": "no"}), json!([["error", {"message": "no"}], ["agent_end", {}]])),
+            ("stop_acknowledged", json!({}), json!([["agent_end", {}]])),
             ("usage_update", json!({}), json!([])),
         ] {
             assert_eq!(told(name, event), words, "{name}");

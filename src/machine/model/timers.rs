@@ -1,44 +1,29 @@
-//! Owns: the times of the model: when a session is idle, inactive, or waits in vain for a checkpoint. They are records in
-//! the order of their times; the leader proposes what is over.
+//! Owns: the times of the model: when a session is idle, inactive, waits in vain for a checkpoint or for a person. They are
+//! due times as those of turns; the leader proposes what is over.
 
-use serde_json::json;
-
-use super::command::{ModelCommand, Timer};
 use super::profile::Profile;
 use crate::machine::apply::Draft;
-use crate::machine::beside::{RecordKey, Space};
 use crate::machine::change::Change;
 use crate::machine::command::{Answer, Outcome};
 use crate::machine::ids::SessionId;
 use crate::machine::json::Json;
 use crate::machine::stamp::Stamp;
+use crate::machine::turn::due::{Due, DueKind};
 
-fn key(session_id: &SessionId, timer: Timer, at_ms: i64) -> RecordKey {
-    let name = match timer {
-        Timer::Idle => "idle",
-        Timer::Inactive => "inactive",
-        Timer::Checkpoint => "checkpoint",
-    };
-    RecordKey::of_cluster(Space::Due).with(at_ms).with("model").with(name).with(session_id.as_str())
+fn due(session_id: &SessionId, kind: DueKind, at_ms: i64, id: &str) -> Due {
+    Due { at_ms, kind, session_id: Some(session_id.clone()), id: id.to_owned() }
 }
 
-/// Something is due at a time.
-pub fn set(draft: &mut Draft<'_>, timer: Timer, at_ms: i64) {
-    let due = ModelCommand::Due { session_id: draft.session_id.clone(), timer, at_ms };
-    let key = key(draft.session_id, timer, at_ms);
-    draft.change(Change::put_record(key, Json::print(&json!({ "model": due }))));
-}
-
-pub fn clear(draft: &mut Draft<'_>, timer: Timer, at_ms: i64) {
-    let key = key(draft.session_id, timer, at_ms);
-    draft.change(Change::delete_record(key));
+/// Something is due at a time. `id` tells two of a kind apart.
+pub fn set(draft: &mut Draft<'_>, kind: DueKind, at_ms: i64, id: &str) {
+    let put = due(draft.session_id, kind, at_ms, id).put();
+    draft.change(put);
 }
 
 /// A time that means nothing any more: only its record goes.
-pub fn void(stamp: &Stamp, session_id: &SessionId, timer: Timer, at_ms: i64) -> Outcome {
-    let changes = vec![Change::delete_record(key(session_id, timer, at_ms)), Change::Clock(stamp.at_ms)];
-    let answer = Answer::Value(Json::print(&json!({ "done": false })));
-    Outcome { answer: Ok(answer), changes, events: Vec::new() }
+pub fn void(stamp: &Stamp, due: &Due) -> Outcome {
+    let changes = vec![Change::delete_record(due.key()), Change::Clock(stamp.at_ms)];
+    Outcome { answer: Ok(Answer::Value(Json::adopt("{\"fired\":false}"))), changes, events: Vec::new() }
 }
 
 /// Looks again when the session may have become inactive. One time per session is enough: when it is over, the last
@@ -47,7 +32,7 @@ pub fn watch_activity(draft: &mut Draft<'_>, profile: &mut Profile) {
     if profile.inactive_due.is_some() || profile.terms.inactive_ms <= 0 {
         return;
     }
-    let due = profile.last_activity_at + profile.terms.inactive_ms;
-    profile.inactive_due = Some(due);
-    set(draft, Timer::Inactive, due);
+    let at_ms = profile.last_activity_at + profile.terms.inactive_ms;
+    profile.inactive_due = Some(at_ms);
+    set(draft, DueKind::ModelInactive, at_ms, "");
 }
