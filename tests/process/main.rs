@@ -21,6 +21,7 @@ mod plain_http;
 mod probes;
 mod readme;
 mod reload;
+mod session_model;
 mod start_up;
 mod three_nodes;
 mod tls;
