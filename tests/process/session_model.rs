@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use futures::{SinkExt, StreamExt};
 use serde_json::{Value, json};
+use session_manager::access::Role;
 use session_manager::access::jwt::{JwtConfig, KeyAlgorithm};
 use session_manager::access::token::TokenHash;
-use session_manager::access::Role;
 use session_manager::node::{Node, NodeSettings};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -148,8 +148,7 @@ pub struct Turn<'a> {
 
 impl Turn<'_> {
     pub async fn emit(&mut self, events: Value) -> Value {
-        let batch =
-            json!({ "turn_id": self.turn_id, "driver_id": self.driver.id, "n": self.n, "events": events });
+        let batch = json!({ "turn_id": self.turn_id, "driver_id": self.driver.id, "n": self.n, "events": events });
         let answer = call(self.driver.address, "session::turn::emit", batch).await;
         self.n += 1;
         answer
@@ -275,7 +274,7 @@ async fn a_message_is_answered_and_history_agrees_with_the_transcript() {
     let summary = client.summary("cli:a").await;
     assert_eq!((summary["messageCount"].as_u64(), summary["status"].as_str()), (Some(2), Some("idle")));
     assert_eq!((&summary["description"], &summary["lastMessagePreview"]), (&json!("hi"), &json!("echo: hi")));
-    node.stop().await;
+    node.shutdown().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -306,7 +305,7 @@ async fn a_stream_shows_one_turn_and_ends_with_it() {
     let mut again = Sse::open(&client, "POST", "/sessions/cli%3Aa/messages?stream=true", "", &body).await;
     assert_eq!(kinds(&again.until("agent_end").await).len(), 7);
     assert_eq!(client.summary("cli:a").await["messageCount"], 2);
-    node.stop().await;
+    node.shutdown().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -321,9 +320,10 @@ async fn without_a_driver_the_message_waits_and_a_later_driver_answers_it() {
     assert_eq!(reply["error"], "Timeout waiting for agent response: no driver has taken the turn.");
     assert_eq!(client.summary("cli:a").await["status"], "running");
     driver.echo().await;
-    let (status, reply) = client.post("/sessions/cli%3Aa/messages?wait=true", json!({ "text": "hi", "messageId": "m1" })).await;
+    let (status, reply) =
+        client.post("/sessions/cli%3Aa/messages?wait=true", json!({ "text": "hi", "messageId": "m1" })).await;
     assert_eq!((status, &reply["text"]), (200, &json!("echo: hi")));
-    node.stop().await;
+    node.shutdown().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -337,7 +337,7 @@ async fn a_client_resumes_with_the_number_it_has_also_after_a_restart() {
         let (status, answer) = client.post("/sessions/cli%3Aa/messages?append=true", body).await;
         assert_eq!((status, &answer["appended"]), (200, &json!(true)), "{answer}");
     }
-    node.stop().await;
+    node.shutdown().await;
     let node = open_node(dir.path()).await;
     let client = Client::new(node.local_addr(), "any");
     let mut stream = Sse::open(&client, "GET", "/sessions/cli%3Aa/events", "last-event-id: 25\r\n", "").await;
@@ -349,7 +349,7 @@ async fn a_client_resumes_with_the_number_it_has_also_after_a_restart() {
     client.post("/sessions/cli%3Aa/messages?append=true", json!({ "text": "live" })).await;
     let live = stream.next().await.unwrap();
     assert_eq!((live.id, &live.data["text"]), (Some(31), &json!("live")));
-    node.stop().await;
+    node.shutdown().await;
 }
 
 /// A request of the WebSocket.
@@ -419,7 +419,7 @@ async fn the_web_socket_sends_what_was_missed_before_it_confirms() {
     let message = tokio::time::timeout(SOON, socket.next()).await.unwrap().unwrap().unwrap();
     let refused: Value = serde_json::from_str(message.to_text().unwrap()).unwrap();
     assert_eq!((&refused["id"], &refused["error"]["code"]), (&json!(""), &json!("INVALID_PARAMS")));
-    node.stop().await;
+    node.shutdown().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -499,12 +499,13 @@ async fn bad_input_gets_the_models_error_and_changes_nothing() {
     assert_eq!((healthy.status, healthy.body.contains("\"agentId\":\"main\"")), (200, true));
     assert_eq!(client.summary("cli:a").await, before);
     assert_eq!(client.get("/sessions").await.1.as_array().unwrap().len(), 1);
-    node.stop().await;
+    node.shutdown().await;
 }
 
 /// A JWT of a person.
 fn jwt(secret: &str, channel: &str, id: &str) -> String {
-    let claims = json!({ "sub": format!("{channel}:{id}"), "channel": channel, "channelUserId": id, "exp": 4_102_444_800_u64 });
+    let claims =
+        json!({ "sub": format!("{channel}:{id}"), "channel": channel, "channelUserId": id, "exp": 4_102_444_800_u64 });
     let key = jsonwebtoken::EncodingKey::from_secret(secret.as_bytes());
     jsonwebtoken::encode(&jsonwebtoken::Header::default(), &claims, &key).expect("a JWT")
 }
@@ -514,7 +515,8 @@ async fn a_person_finds_only_what_the_person_takes_part_in() {
     let dir = tempfile::tempdir().unwrap();
     let secret = "0123456789abcdef0123456789abcdef";
     std::fs::write(dir.path().join("key"), secret).unwrap();
-    let line = format!("{{\"name\": \"ops\", \"role\": \"{}\", \"hash\": \"{}\"}}\n", Role::Admin, TokenHash::of("ops"));
+    let line =
+        format!("{{\"name\": \"ops\", \"role\": \"{}\", \"hash\": \"{}\"}}\n", Role::Admin, TokenHash::of("ops"));
     std::fs::write(dir.path().join("tokens"), line).unwrap();
     let mut settings = NodeSettings::on_free_port(&dir.path().join("data"));
     settings.config.token_file = Some(dir.path().join("tokens"));
@@ -556,7 +558,7 @@ async fn a_person_finds_only_what_the_person_takes_part_in() {
     for wrong in ["nobody", &jwt("another secret of thirty-two byte", "web", "ann")] {
         assert_eq!(client(wrong).get("/sessions").await.0, 401);
     }
-    node.stop().await;
+    node.shutdown().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -594,7 +596,7 @@ async fn a_channel_token_stays_in_its_namespace() {
     driver.echo().await;
     let frames = stream.until("agent_end").await;
     assert!(frames[1..].iter().all(|frame| frame.data["correlationId"] == "m2"), "{frames:?}");
-    node.stop().await;
+    node.shutdown().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -632,7 +634,7 @@ async fn an_approval_is_decided_once() {
     client.open_group("telegram:g").await;
     let (status, answer) = client.send("DELETE", "/sessions/telegram%3Ag", "").await;
     assert_eq!((status, &answer["error"]["message"]), (409, &json!("Cannot delete group sessions.")));
-    node.stop().await;
+    node.shutdown().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -640,7 +642,8 @@ async fn turns_of_one_session_run_one_after_the_other() {
     let dir = tempfile::tempdir().unwrap();
     let node = open_node(dir.path()).await;
     let client = Client::new(node.local_addr(), "any");
-    let (one, two) = (Driver { address: node.local_addr(), id: "one" }, Driver { address: node.local_addr(), id: "two" });
+    let (one, two) =
+        (Driver { address: node.local_addr(), id: "one" }, Driver { address: node.local_addr(), id: "two" });
     client.open("cli:a").await;
     for n in 0..3 {
         let body = json!({ "text": format!("{n}"), "messageId": format!("m{n}") });
@@ -659,5 +662,5 @@ async fn turns_of_one_session_run_one_after_the_other() {
     }
     let summary = client.until("cli:a", |summary| summary["status"] == "idle").await;
     assert_eq!((summary["messageCount"].as_u64(), &summary["lastMessagePreview"]), (Some(6), &json!("reply 2")));
-    node.stop().await;
+    node.shutdown().await;
 }

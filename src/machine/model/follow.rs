@@ -34,6 +34,30 @@ pub struct Heard {
     pub fields: Fields,
 }
 
+/// A text that an event of the model has, and that a driver may leave out: the reply says it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Missing {
+    pub name: &'static str,
+    is_thinking: bool,
+}
+
+impl Missing {
+    pub fn of(self, texts: reply::Texts) -> String {
+        if self.is_thinking { texts.thinking } else { texts.text }
+    }
+}
+
+/// The text that an event lacks.
+pub fn missing_text(heard: &Heard) -> Option<Missing> {
+    let (name, is_thinking) = match heard.name.as_str() {
+        "turn_complete" => ("finalText", false),
+        "thinking_complete" => ("text", true),
+        _other => return None,
+    };
+    let given = heard.fields.get(name).and_then(|text| text.parse::<String>().ok()).unwrap_or_default();
+    given.is_empty().then_some(Missing { name, is_thinking })
+}
+
 /// Only sessions of the model have this field in their metadata: the others cost no read.
 pub fn is_of_model(metadata: Option<&Object>) -> bool {
     metadata.is_some_and(|metadata| metadata.contains_key("profile"))
