@@ -695,50 +695,5 @@ async fn a_subscriber_that_is_resumed_too_far_back_gets_what_is_kept_and_is_told
     assert_eq!(first["compacted"], "c.0.4.0");
 }
 
-/// An event beside the published ones.
-fn noted(index: u64, kept: bool) -> Arc<Committed> {
-    let happened =
-        Happened::Noted { kind: EventKind::StreamEvent, payload: Json::adopt(&format!("{{\"n\":{index}}}")), kept };
-    let event = Event { session_id: "s".into(), seq: 0, happened, metadata: tenant() };
-    Arc::new(Committed::new(at(index), event))
-}
-
-#[tokio::test]
-async fn an_event_that_is_not_kept_reaches_live_subscribers_and_short_laggards_only() {
-    // The ring holds the last few events, whether they are kept or not.
-    let world = World::new(4096);
-    let (live, stuck) = (Arc::new(Seen::default()), Arc::new(Seen::default()));
-    world.feed.bind(binding(&live, "session::stream::event", None)).unwrap();
-    let mut second = binding(&stuck, "session::stream::event", None);
-    second.key.owner = 2;
-    world.feed.bind(second).unwrap();
-    stuck.stick(true);
-    for index in 1..=3 {
-        world.feed.publish(vec![noted(index, false)]);
-    }
-    live.gets([1, 2, 3]).await;
-    stuck.stick(false);
-    stuck.gets([1, 2, 3]).await;
-    // Far behind: the stored feed has none of them.
-    stuck.stick(true);
-    for index in 4..=60 {
-        world.feed.publish(vec![noted(index, false)]);
-    }
-    live.gets(1..=60).await;
-    stuck.stick(false);
-    until("the slow one has the newest", || stuck.indexes().last() == Some(&60)).await;
-    let got = stuck.indexes();
-    let told = locked(&stuck.got).iter().any(|(_, _, sidecar)| sidecar["session-manager"]["compacted"].is_string());
-    assert!(!told, "nothing that is kept was lost");
-    assert!(got.len() < 60 && got.windows(2).all(|pair| pair[0] < pair[1]), "{got:?}");
-}
-
-#[test]
-fn a_published_binding_hears_nothing_of_other_kinds() {
-    let feed = inline();
-    let (everything, stream) = (Arc::new(Seen::default()), Arc::new(Seen::default()));
-    feed.bind(binding(&everything, "session::store::events", None)).unwrap();
-    feed.bind(binding(&stream, "session::stream::event", None)).unwrap();
-    feed.publish(vec![noted(1, true), event(2)]);
-    assert_eq!((locked(&everything.got).len(), stream.indexes()), (1, vec![1]));
-}
+#[path = "ephemeral_test.rs"]
+mod ephemeral;

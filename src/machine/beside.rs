@@ -36,10 +36,12 @@ pub enum Space {
     Member = 12,
     /// Records of the gateway that belong to no session.
     Gateway = 13,
+    /// (driver, session) → the session had its last turn with this driver.
+    DriverSession = 14,
 }
 
 impl Space {
-    pub const ALL: [Space; 13] = [
+    pub const ALL: [Space; 14] = [
         Space::Turn,
         Space::Stream,
         Space::Journal,
@@ -53,6 +55,7 @@ impl Space {
         Space::Identity,
         Space::Member,
         Space::Gateway,
+        Space::DriverSession,
     ];
 
     /// Whether a caller with a scope may look up its records that belong to no session. Those of a session it sees
@@ -69,7 +72,8 @@ impl Space {
             | Space::Model
             | Space::Identity
             | Space::Member
-            | Space::Gateway => false,
+            | Space::Gateway
+            | Space::DriverSession => false,
         }
     }
 }

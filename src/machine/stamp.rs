@@ -26,6 +26,11 @@ impl Stamp {
         EntryId::from(format!("e_{}", self.uuid(ordinal + 1)))
     }
 
+    /// The id of a turn that this command creates. The high ordinal is that of no entry.
+    pub fn turn_id(&self) -> String {
+        format!("t_{}", self.uuid(u64::MAX))
+    }
+
     /// The layout of UUID version 7: time first, then the ordinal, so that ids of one transcript are adjacent in the
     /// key order of the store. The remaining 62 bits come from the seed.
     fn uuid(&self, ordinal: u64) -> Uuid {

@@ -13,6 +13,7 @@ use crate::machine::apply::long::{LongWork, due};
 use crate::machine::long::Steps;
 use crate::machine::refusal::Refusal;
 use crate::machine::scope::Scope;
+use crate::machine::turn;
 use crate::machine::{Answer, Command};
 use crate::mint::Mint;
 
@@ -95,7 +96,12 @@ impl Chores {
         }
         let now_ms = self.mint.stamp().at_ms;
         let mut found = Ok(None);
-        self.state.read_view(&mut |view| found = due(view, now_ms, self.steps));
+        self.state.read_view(&mut |view| {
+            found = turn::due::next(view, now_ms).and_then(|command| match command {
+                Some(command) => Ok(Some(command)),
+                None => due(view, now_ms, self.steps),
+            });
+        });
         let command = match found {
             Ok(command) => command?,
             Err(fault) => {

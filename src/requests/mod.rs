@@ -48,6 +48,7 @@ functions! {
 pub mod import;
 
 pub mod store;
+pub mod turn;
 
 pub mod model;
 

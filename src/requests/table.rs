@@ -7,6 +7,7 @@ use schemars::schema::RootSchema;
 
 use super::{
     DOCUMENTS, Decision, Done, Function, Limits, Mutation, Operation, PUBLIC, Question, body, import, model, store,
+    turn,
 };
 use crate::machine::refusal::Refusal;
 
@@ -19,8 +20,14 @@ pub fn functions() -> &'static [Function] {
 
 /// Every function that a node serves: the published API, documents, and what nodes of this project ask each other.
 pub fn served() -> impl Iterator<Item = &'static Function> {
-    let ours = DOCUMENTS.iter().chain([&import::FUNCTION]).chain(model::MODEL);
-    FUNCTIONS.iter().chain(ours).chain(store::BEYOND).chain([&store::propose::FUNCTION])
+    FUNCTIONS
+        .iter()
+        .chain(DOCUMENTS)
+        .chain(turn::TURNS)
+        .chain(model::MODEL)
+        .chain([&import::FUNCTION])
+        .chain(store::BEYOND)
+        .chain([&store::propose::FUNCTION])
 }
 
 /// The function with this id. With `legacy_names`, the snake_case ids of version 0.1.2 are found too.

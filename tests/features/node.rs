@@ -56,6 +56,7 @@ impl Kind {
             (Kind::Jsonl, "sled" | "not-jsonl") => false,
             (Kind::Sled, "jsonl") => false,
             (Kind::Bridge | Kind::Records, "durable" | "jsonl" | "sled" | "kept-feed") => false,
+            (Kind::Jsonl | Kind::Bridge | Kind::Records, "turns") => false,
             (_, _) => true,
         })
     }

@@ -8,6 +8,7 @@
 mod applied_log;
 mod bounded;
 mod documents;
+mod event_names;
 mod fuzz;
 #[allow(dead_code, reason = "the simulation uses the rest")]
 #[path = "../../simulation/history.rs"]
@@ -24,3 +25,4 @@ mod oracles;
 mod paths;
 mod sequences;
 mod tenants;
+mod turns;

@@ -123,7 +123,6 @@ impl<'a> Draft<'a> {
 
     /// Reports an event beside the published ones: it has no sequence number. If it is not `kept`, it reaches the
     /// subscribers of this moment and is not stored.
-    #[allow(dead_code, reason = "the commands of turns and of the session model use it")]
     pub fn note(&mut self, kind: EventKind, payload: Json, kept: bool, metadata: Option<&Object>) {
         let happened = Happened::Noted { kind, payload, kept };
         self.events.push(Event { session_id: self.session_id.clone(), seq: 0, happened, metadata: metadata.cloned() });

@@ -4,9 +4,11 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use super::due::{Due, DueKind, sessions_of_gone_driver};
 use crate::machine::beside::{RecordKey, Space};
 use crate::machine::change::Change;
 use crate::machine::command::{Answer, Outcome};
+use crate::machine::ids::SessionId;
 use crate::machine::json::Json;
 use crate::machine::refusal::{Failure, Fault, Refusal};
 use crate::machine::stamp::Stamp;
@@ -45,6 +47,9 @@ pub struct DriverRecord {
     pub attached_at: i64,
     /// It is gone after this time, unless it is seen again.
     pub seen_until: i64,
+    /// It said good-bye. It may still come back before it counts as gone.
+    #[serde(default)]
+    pub detached: bool,
 }
 
 /// The agent that a turn is for.
@@ -107,22 +112,59 @@ pub fn attach(view: &dyn View, stamp: &Stamp, attach: &AttachDriver) -> Result<O
     }
     let record = DriverRecord {
         driver: attach.clone(),
-        attached_at: old.map_or(stamp.at_ms, |old| old.attached_at),
+        attached_at: old.as_ref().map_or(stamp.at_ms, |old| old.attached_at),
         seen_until: stamp.at_ms.saturating_add(GONE_AFTER_MS),
+        detached: false,
     };
-    let changes = vec![
-        Change::put_record(DriverRecord::key(&attach.driver_id), Json::print(&record)),
-        Change::Clock(stamp.at_ms),
-    ];
+    let mut changes = vec![Change::put_record(DriverRecord::key(&attach.driver_id), Json::print(&record))];
+    // While there is a record, there is a due time: it is set again when it fires too early.
+    if old.is_none() {
+        changes.push(due(&attach.driver_id, record.seen_until).put());
+    }
+    changes.push(Change::Clock(stamp.at_ms));
     let answer = serde_json::json!({ "attached": true, "seen_until": record.seen_until });
     Ok(Outcome { answer: Ok(Answer::Value(Json::print(&answer))), changes, events: Vec::new() })
 }
 
 pub fn detach(view: &dyn View, stamp: &Stamp, driver_id: &str) -> Result<Outcome, Failure> {
     let answer = |detached: bool| Answer::Value(Json::print(&serde_json::json!({ "detached": detached })));
-    if DriverRecord::read(view, driver_id)?.is_none() {
+    let Some(record) = DriverRecord::read(view, driver_id)?.filter(|record| !record.detached) else {
         return Ok(Outcome::unchanged(answer(false)));
+    };
+    let record = DriverRecord { detached: true, ..record };
+    let put = Change::put_record(DriverRecord::key(driver_id), Json::print(&record));
+    Ok(Outcome { answer: Ok(answer(true)), changes: vec![put, Change::Clock(stamp.at_ms)], events: Vec::new() })
+}
+
+/// Leads from a driver to the sessions whose last turn it ran.
+pub fn session_key(driver_id: &str, session_id: &SessionId) -> RecordKey {
+    RecordKey::of_cluster(Space::DriverSession).with(driver_id).with(session_id.as_str())
+}
+
+fn due(driver_id: &str, at_ms: i64) -> Due {
+    Due { at_ms, kind: DueKind::Driver, session_id: None, id: driver_id.to_owned() }
+}
+
+/// The driver was not seen for too long. One command ends what it had in one session; the due time stays until there is
+/// none left.
+pub(super) fn overdue(view: &dyn View, stamp: &Stamp, fired: &Due) -> Result<Outcome, Failure> {
+    let answer = |fired: bool| Ok(Answer::Value(Json::print(&serde_json::json!({ "fired": fired }))));
+    let clock = Change::Clock(stamp.at_ms);
+    let driver_id = &fired.id;
+    let record = DriverRecord::read(view, driver_id)?;
+    if let Some(record) = record.filter(|record| record.seen_until > stamp.at_ms) {
+        let changes = vec![Change::delete_record(fired.key()), due(driver_id, record.seen_until).put(), clock];
+        return Ok(Outcome { answer: answer(false), changes, events: Vec::new() });
     }
-    let changes = vec![Change::delete_record(DriverRecord::key(driver_id)), Change::Clock(stamp.at_ms)];
-    Ok(Outcome { answer: Ok(answer(true)), changes, events: Vec::new() })
+    let under = RecordKey::of_cluster(Space::DriverSession).with(&**driver_id);
+    if let Some((key, _)) = view.records(&under, None, 1)?.into_iter().next() {
+        let session_id = SessionId::from(key.text(1).unwrap_or_default());
+        let ended = sessions_of_gone_driver(view, stamp, driver_id, &session_id)?;
+        let mut outcome =
+            ended.unwrap_or_else(|| Outcome { answer: answer(true), changes: vec![clock], events: Vec::new() });
+        outcome.changes.insert(0, Change::delete_record(key));
+        return Ok(outcome);
+    }
+    let changes = vec![Change::delete_record(DriverRecord::key(driver_id)), Change::delete_record(fired.key()), clock];
+    Ok(Outcome { answer: answer(true), changes, events: Vec::new() })
 }

@@ -23,8 +23,7 @@ pub struct ApproveRequest {
 
 impl Mutation for ApproveRequest {
     const ID: &'static str = "session::approve";
-    const DESCRIPTION: &'static str =
-        "Approve or reject a tool call that waits for a person; the first decision wins.";
+    const DESCRIPTION: &'static str = "Approve or reject a tool call that waits for a person; the first decision wins.";
     type Response = Json;
 
     fn command(self, limits: &Limits) -> Result<Command, Refusal> {

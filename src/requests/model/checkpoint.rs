@@ -24,8 +24,7 @@ pub struct CheckpointRequest {
 
 impl Mutation for CheckpointRequest {
     const ID: &'static str = "session::checkpoint";
-    const DESCRIPTION: &'static str =
-        "Ask for a checkpoint: a worker looks back over what is new. Answers at once with the id, or that nothing is new or one is under way.";
+    const DESCRIPTION: &'static str = "Ask for a checkpoint: a worker looks back over what is new. Answers at once with the id, or that nothing is new or one is under way.";
     type Response = Json;
 
     fn command(self, limits: &Limits) -> Result<Command, Refusal> {

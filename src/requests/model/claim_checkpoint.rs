@@ -18,8 +18,7 @@ pub struct ClaimCheckpointRequest {
 
 impl Mutation for ClaimCheckpointRequest {
     const ID: &'static str = "session::checkpoint::claim";
-    const DESCRIPTION: &'static str =
-        "Take a checkpoint; one worker wins, and asking again is answered as before.";
+    const DESCRIPTION: &'static str = "Take a checkpoint; one worker wins, and asking again is answered as before.";
     type Response = Json;
 
     fn command(self, _limits: &Limits) -> Result<Command, Refusal> {

@@ -21,8 +21,7 @@ pub struct DeleteProfileRequest {
 
 impl Mutation for DeleteProfileRequest {
     const ID: &'static str = "session::profile::delete";
-    const DESCRIPTION: &'static str =
-        "Delete a direct session without an unfinished turn; a group session is kept.";
+    const DESCRIPTION: &'static str = "Delete a direct session without an unfinished turn; a group session is kept.";
     type Response = Json;
 
     fn command(self, limits: &Limits) -> Result<Command, Refusal> {

@@ -22,8 +22,7 @@ pub struct CheckpointResultRequest {
 
 impl Mutation for CheckpointResultRequest {
     const ID: &'static str = "session::checkpoint::result";
-    const DESCRIPTION: &'static str =
-        "End a checkpoint; a success moves the cursor and may write working memory and description, a failure changes neither.";
+    const DESCRIPTION: &'static str = "End a checkpoint; a success moves the cursor and may write working memory and description, a failure changes neither.";
     type Response = Json;
 
     fn command(self, _limits: &Limits) -> Result<Command, Refusal> {

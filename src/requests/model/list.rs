@@ -49,8 +49,7 @@ pub struct ListProfilesRequest {
 
 impl Question for ListProfilesRequest {
     const ID: &'static str = "session::profile::list";
-    const DESCRIPTION: &'static str =
-        "Read a page of the sessions of an agent, the most recently active first; next leads to the next page, and a page may be short.";
+    const DESCRIPTION: &'static str = "Read a page of the sessions of an agent, the most recently active first; next leads to the next page, and a page may be short.";
     type Response = Json;
 
     fn query(self, _limits: &Limits) -> Result<Query, Refusal> {

@@ -22,8 +22,7 @@ pub struct SetDescriptionRequest {
 
 impl Mutation for SetDescriptionRequest {
     const ID: &'static str = "session::profile::set-description";
-    const DESCRIPTION: &'static str =
-        "Replace the description of a session; it counts as written by a worker.";
+    const DESCRIPTION: &'static str = "Replace the description of a session; it counts as written by a worker.";
     type Response = Json;
 
     fn command(self, limits: &Limits) -> Result<Command, Refusal> {

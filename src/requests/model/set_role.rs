@@ -20,8 +20,7 @@ pub struct SetRoleRequest {
 
 impl Mutation for SetRoleRequest {
     const ID: &'static str = "session::identity::set-role";
-    const DESCRIPTION: &'static str =
-        "Set the role of a user at an agent: owner, user or guest; null takes it away.";
+    const DESCRIPTION: &'static str = "Set the role of a user at an agent: owner, user or guest; null takes it away.";
     type Response = Json;
 
     fn command(self, _limits: &Limits) -> Result<Command, Refusal> {

@@ -22,8 +22,7 @@ pub struct SetWorkingMemoryRequest {
 
 impl Mutation for SetWorkingMemoryRequest {
     const ID: &'static str = "session::profile::set-working-memory";
-    const DESCRIPTION: &'static str =
-        "Replace what workers remember about a session.";
+    const DESCRIPTION: &'static str = "Replace what workers remember about a session.";
     type Response = Json;
 
     fn command(self, limits: &Limits) -> Result<Command, Refusal> {

@@ -18,8 +18,7 @@ pub struct UnlinkRequest {
 
 impl Mutation for UnlinkRequest {
     const ID: &'static str = "session::identity::unlink";
-    const DESCRIPTION: &'static str =
-        "Make an identity of a channel lead to nobody.";
+    const DESCRIPTION: &'static str = "Make an identity of a channel lead to nobody.";
     type Response = Json;
 
     fn command(self, _limits: &Limits) -> Result<Command, Refusal> {
