@@ -160,6 +160,12 @@ impl Record {
             self.markers += 1;
             return;
         }
+        let kind = event.kind().trigger_type().to_owned();
+        self.events.push(RecordedEvent { kind, payload: committed.payload().value() });
+        // Events beside the published ones have no number.
+        if event.seq == 0 {
+            return;
+        }
         // Numbers are dense per session, and start over after a deletion. After a restart any first number is accepted.
         if let Some(expected) = self.seqs.get(&event.session_id)
             && *expected != event.seq
@@ -168,8 +174,6 @@ impl Record {
         }
         let next = if event.kind() == EventKind::Deleted { 1 } else { event.seq + 1 };
         self.seqs.insert(event.session_id.clone(), next);
-        let kind = event.kind().trigger_type().to_owned();
-        self.events.push(RecordedEvent { kind, payload: committed.payload().value() });
     }
 }
 

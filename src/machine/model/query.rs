@@ -22,8 +22,8 @@ use crate::machine::view::View;
 const LIST_STEP: usize = 256;
 /// Entries of one page of a history.
 const HISTORY_STEP: usize = 200;
-/// Participants that a summary names.
-const PARTICIPANTS_MAX: usize = 1000;
+/// Participants that a summary names. A page of a list has many summaries.
+const PARTICIPANTS_MAX: usize = 100;
 
 /// The session that a question is about, and who asks.
 #[derive(Debug, Clone, PartialEq)]

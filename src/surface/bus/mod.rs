@@ -146,6 +146,11 @@ impl Bus {
         &self.intake
     }
 
+    /// The bytes that wait for all clients of this port, WebSockets of other protocols included.
+    pub fn outgoing_bytes(&self) -> Arc<AtomicUsize> {
+        self.outgoing_bytes.clone()
+    }
+
     pub fn settings(&self) -> Arc<BusSettings> {
         self.settings.read().unwrap_or_else(PoisonError::into_inner).clone()
     }

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
 
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
@@ -40,7 +39,7 @@ where
 {
     let settings = port.bus.settings();
     let (writer, mut reader) = socket::open(connection, settings.socket.clone(), port.bus.intake()).await;
-    let outbox = Arc::new(Outbox::new(settings.outbox.clone(), Arc::new(AtomicUsize::new(0))));
+    let outbox = Arc::new(Outbox::new(settings.outbox.clone(), port.bus.outgoing_bytes()));
     let mut connection = Connection {
         port: port.clone(),
         agent,
@@ -64,6 +63,8 @@ where
         }
     }
     reader.finish().await;
+    // What was not written is not waiting any more.
+    outbox.take_results();
 }
 
 struct Connection {
