@@ -169,7 +169,7 @@ Feature: The session model: sources, people, routing and checkpoints
   Scenario: session::post does not find the session of somebody else
     Given I called "session::open" with {"agent_id": "main", "session_id": "web:a", "source": {"kind": "cli", "interactive": true}, "caller": {"channel": "web", "channel_user_id": "ann"}}
     When I call "session::post" with {"agent_id": "main", "session_id": "web:a", "message": {"text": "x"}, "caller": {"channel": "web", "channel_user_id": "bob"}}
-    Then it fails with "session/not_found", saying "no session \"web:a\""
+    Then it fails with "session/not_found", saying "web:a"
     And no event fired
     And nothing changed
 
@@ -178,7 +178,7 @@ Feature: The session model: sources, people, routing and checkpoints
   Scenario: session::approve does not find the session of somebody else
     Given I called "session::open" with {"agent_id": "main", "session_id": "web:a", "source": {"kind": "cli", "interactive": true}, "caller": {"channel": "web", "channel_user_id": "ann"}}
     When I call "session::approve" with {"agent_id": "main", "session_id": "web:a", "tool_call_id": "c", "approved": true, "caller": {"channel": "web", "channel_user_id": "bob"}}
-    Then it fails with "session/not_found", saying "no session \"web:a\""
+    Then it fails with "session/not_found", saying "web:a"
     And no event fired
     And nothing changed
 
@@ -187,7 +187,7 @@ Feature: The session model: sources, people, routing and checkpoints
   Scenario: session::checkpoint does not find the session of somebody else
     Given I called "session::open" with {"agent_id": "main", "session_id": "web:a", "source": {"kind": "cli", "interactive": true}, "caller": {"channel": "web", "channel_user_id": "ann"}}
     When I call "session::checkpoint" with {"agent_id": "main", "session_id": "web:a", "caller": {"channel": "web", "channel_user_id": "bob"}}
-    Then it fails with "session/not_found", saying "no session \"web:a\""
+    Then it fails with "session/not_found", saying "web:a"
     And no event fired
     And nothing changed
 
@@ -196,7 +196,7 @@ Feature: The session model: sources, people, routing and checkpoints
   Scenario: session::deactivate does not find the session of somebody else
     Given I called "session::open" with {"agent_id": "main", "session_id": "web:a", "source": {"kind": "cli", "interactive": true}, "caller": {"channel": "web", "channel_user_id": "ann"}}
     When I call "session::deactivate" with {"agent_id": "main", "session_id": "web:a", "caller": {"channel": "web", "channel_user_id": "bob"}}
-    Then it fails with "session/not_found", saying "no session \"web:a\""
+    Then it fails with "session/not_found", saying "web:a"
     And no event fired
     And nothing changed
 
@@ -205,7 +205,7 @@ Feature: The session model: sources, people, routing and checkpoints
   Scenario: session::profile::delete does not find the session of somebody else
     Given I called "session::open" with {"agent_id": "main", "session_id": "web:a", "source": {"kind": "cli", "interactive": true}, "caller": {"channel": "web", "channel_user_id": "ann"}}
     When I call "session::profile::delete" with {"agent_id": "main", "session_id": "web:a", "caller": {"channel": "web", "channel_user_id": "bob"}}
-    Then it fails with "session/not_found", saying "no session \"web:a\""
+    Then it fails with "session/not_found", saying "web:a"
     And no event fired
     And nothing changed
 
@@ -214,7 +214,7 @@ Feature: The session model: sources, people, routing and checkpoints
   Scenario: session::profile::set-description does not find the session of somebody else
     Given I called "session::open" with {"agent_id": "main", "session_id": "web:a", "source": {"kind": "cli", "interactive": true}, "caller": {"channel": "web", "channel_user_id": "ann"}}
     When I call "session::profile::set-description" with {"agent_id": "main", "session_id": "web:a", "description": "x", "caller": {"channel": "web", "channel_user_id": "bob"}}
-    Then it fails with "session/not_found", saying "no session \"web:a\""
+    Then it fails with "session/not_found", saying "web:a"
     And no event fired
     And nothing changed
 
@@ -223,7 +223,7 @@ Feature: The session model: sources, people, routing and checkpoints
   Scenario: session::profile::set-working-memory does not find the session of somebody else
     Given I called "session::open" with {"agent_id": "main", "session_id": "web:a", "source": {"kind": "cli", "interactive": true}, "caller": {"channel": "web", "channel_user_id": "ann"}}
     When I call "session::profile::set-working-memory" with {"agent_id": "main", "session_id": "web:a", "working_memory": "x", "caller": {"channel": "web", "channel_user_id": "bob"}}
-    Then it fails with "session/not_found", saying "no session \"web:a\""
+    Then it fails with "session/not_found", saying "web:a"
     And no event fired
     And nothing changed
 
@@ -232,7 +232,7 @@ Feature: The session model: sources, people, routing and checkpoints
   Scenario: session::open does not find the session of somebody else
     Given I called "session::open" with {"agent_id": "main", "session_id": "web:a", "source": {"kind": "cli", "interactive": true}, "caller": {"channel": "web", "channel_user_id": "ann"}}
     When I call "session::open" with {"agent_id": "main", "session_id": "web:a", "source": {"kind": "cli", "interactive": true}, "caller": {"channel": "web", "channel_user_id": "bob"}}
-    Then it fails with "session/not_found", saying "no session \"web:a\""
+    Then it fails with "session/not_found", saying "web:a"
     And no event fired
     And nothing changed
 

@@ -24,5 +24,6 @@ mod oracle;
 mod oracles;
 mod paths;
 mod sequences;
+mod session_model;
 mod tenants;
 mod turns;
