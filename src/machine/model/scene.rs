@@ -28,8 +28,9 @@ use crate::machine::view::View;
 const EVENTS_KEPT: u64 = 10_000;
 /// The size of the events that are kept. Results of tools can be large.
 const EVENT_BYTES_KEPT: u64 = 64 << 20;
-/// Old events that one command drops at most.
-const DROPPED_AT_ONCE: usize = 64;
+/// Old events that one command drops at most. It adds fewer (a batch of 256 events of a turn is at most 512 here), so a
+/// stream that is full does not grow.
+const DROPPED_AT_ONCE: usize = 600;
 
 /// The fields of an event. Their values stay text: they may have numbers that fit no 64 bits.
 pub type Fields = BTreeMap<String, Json>;
