@@ -190,6 +190,22 @@ fn a_message_that_no_driver_takes_for_ten_minutes_has_a_failed_turn() {
 }
 
 #[test]
+fn a_long_stream_keeps_its_last_ten_thousand_events() {
+    let mut model = Model::new();
+    model.post(json!({ "text": "go" }));
+    let turn_id = model.take().expect("a turn");
+    let batch: Vec<Value> = (0..256).map(|_| json!({ "type": "text_delta", "text": "x" })).collect();
+    for n in 1..=45 {
+        model.emit(&turn_id, n, json!(batch));
+    }
+    let profile = model.profile();
+    let (oldest, last) = (profile["oldestEventId"].as_u64().unwrap(), profile["lastEventId"].as_u64().unwrap());
+    assert_eq!((last, last + 1 - oldest), (2 + 45 * 256, 10_000));
+    let page = model.call("session::profile::events", json!({ "after": 0, "limit": 1 }));
+    assert_eq!(page["events"][0]["event_id"].as_u64(), Some(oldest));
+}
+
+#[test]
 fn merging_users_never_makes_a_circle() {
     let mut world = World::over(Arc::new(MemoryStore::new()));
     let ids: Vec<String> = (0..4)
