@@ -2,7 +2,7 @@
 
 # Fast checks before a commit: format, lints, unit tests. Under 3 minutes with warm caches.
 check:
-    cargo fmt --check -- src/requests/*.rs src/requests/store/*.rs
+    cargo fmt --check -- src/requests/*.rs src/requests/store/*.rs src/requests/turn/*.rs src/requests/model/*.rs
     cargo clippy --all-targets -- -D warnings
     cargo test --lib
 
@@ -20,7 +20,7 @@ bench +args="append":
 
 # Format the code and apply the fixes that clippy knows.
 fix:
-    cargo fmt -- src/requests/*.rs src/requests/store/*.rs
+    cargo fmt -- src/requests/*.rs src/requests/store/*.rs src/requests/turn/*.rs src/requests/model/*.rs
     cargo clippy --all-targets --fix --allow-dirty --allow-staged
 
 # Everything that CI runs: about 30 minutes on 2 cores from a cold clone.

@@ -6,6 +6,7 @@ mod bounds;
 mod bridge;
 mod error;
 mod expand;
+mod session_model;
 mod spelling;
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -16,6 +17,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 pub use bridge::{BridgeConfig, shown};
 pub use error::ConfigError;
+pub use session_model::SessionModelConfig;
 
 use crate::access::Role;
 use crate::access::credentials::Sources;
@@ -129,6 +131,8 @@ pub struct Config {
     pub insecure_no_tls: bool,
     /// Role of calls that arrive through an iii engine. Without it: `app` if callers need credentials, else everything.
     pub engine_role: Option<Role>,
+    /// The numbers of the session model.
+    pub session_model: SessionModelConfig,
     /// Deadline of a call that brings none.
     #[schemars(range(min = 100, max = 600_000))]
     pub call_timeout_ms: u64,
@@ -220,6 +224,7 @@ impl Default for Config {
             insecure_no_auth: false,
             insecure_no_tls: false,
             engine_role: None,
+            session_model: SessionModelConfig::default(),
             call_timeout_ms: 30_000,
             heartbeat_ms: 40,
             leader_lease_ms: 135,
@@ -293,7 +298,11 @@ impl Config {
 
     /// The limits that requests are checked against.
     pub fn limits(&self) -> Limits {
-        Limits { default_list_limit: self.default_list_limit, max_list_limit: self.max_list_limit }
+        Limits {
+            default_list_limit: self.default_list_limit,
+            max_list_limit: self.max_list_limit,
+            model: self.session_model.terms(),
+        }
     }
 
     /// Where the credentials of callers come from.

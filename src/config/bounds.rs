@@ -34,6 +34,7 @@ pub fn check(config: &Config) -> Result<(), ConfigError> {
     if let AdapterConfig::Bridge(bridge) = &config.adapter {
         bridge.check()?;
     }
+    config.session_model.check()?;
     names(config)?;
     access(config)?;
     election_times(config)?;

@@ -20,6 +20,7 @@ pub mod law;
 pub mod level;
 pub mod long;
 pub mod message;
+pub mod model;
 pub mod patch;
 pub mod path;
 pub mod query;

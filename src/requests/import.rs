@@ -238,7 +238,8 @@ mod tests {
     use super::*;
     use crate::machine::entry::Body;
 
-    const LIMITS: Limits = Limits { default_list_limit: 50, max_list_limit: 500 };
+    const LIMITS: Limits =
+        Limits { default_list_limit: 50, max_list_limit: 500, model: crate::machine::model::profile::Terms::DEFAULT };
 
     fn refused(request: Value) -> String {
         decide(&request.to_string(), &LIMITS).unwrap_err().to_string()

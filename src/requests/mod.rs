@@ -50,6 +50,8 @@ pub mod import;
 pub mod store;
 pub mod turn;
 
+pub mod model;
+
 pub mod limits;
 mod body;
 mod checks;
@@ -66,6 +68,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::machine::ids::RequestId;
+use crate::machine::model::profile::Terms;
 use crate::machine::refusal::Refusal;
 use crate::machine::{Answer, Command, Found, Query};
 use config_status::ReloadStatus;
@@ -78,6 +81,8 @@ pub struct Limits {
     pub default_list_limit: usize,
     /// The largest page size that a request can ask for.
     pub max_list_limit: usize,
+    /// The numbers of the session model.
+    pub model: Terms,
 }
 
 impl Limits {

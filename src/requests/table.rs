@@ -6,7 +6,8 @@ use schemars::JsonSchema;
 use schemars::schema::RootSchema;
 
 use super::{
-    DOCUMENTS, Decision, Done, Function, Limits, Mutation, Operation, PUBLIC, Question, body, import, store, turn,
+    DOCUMENTS, Decision, Done, Function, Limits, Mutation, Operation, PUBLIC, Question, body, import, model, store,
+    turn,
 };
 use crate::machine::refusal::Refusal;
 
@@ -23,6 +24,7 @@ pub fn served() -> impl Iterator<Item = &'static Function> {
         .iter()
         .chain(DOCUMENTS)
         .chain(turn::TURNS)
+        .chain(model::MODEL)
         .chain([&import::FUNCTION])
         .chain(store::BEYOND)
         .chain([&store::propose::FUNCTION])

@@ -359,7 +359,8 @@ mod tests {
     }
 
     fn runtime(adapter: Arc<dyn Adapter>) -> Runtime {
-        let limits = Limits { default_list_limit: 50, max_list_limit: 500 };
+        let model = crate::machine::model::profile::Terms::DEFAULT;
+        let limits = Limits { default_list_limit: 50, max_list_limit: 500, model };
         let call_timeout = Duration::from_secs(30);
         Runtime { adapter, limits, legacy_names: true, authoritative: true, keeps_turns: true, call_timeout }
     }

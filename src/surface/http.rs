@@ -31,10 +31,9 @@ use super::bus::{Bus, outbound};
 use super::cluster::Operator;
 use super::endpoint::LiveLimits;
 use super::errors::{CallError, Kind};
-use super::gate::{Call, Caller, Door, check_open};
-use super::gateway::{self, Gateway};
 use super::fair_share::CallerKey;
 use super::gate::{Call, Caller, Door, check_open, trace_of};
+use super::gateway::{self, Gateway};
 use super::history::History;
 use super::probes::Readiness;
 use super::scrapes::Scrapes;
@@ -43,7 +42,9 @@ use super::socket::handshake::{self, HandshakeError};
 use super::socket::intake::{Pace, Room};
 use super::socket::{self, CloseReason, Text};
 use super::watch::WatchService;
-use super::{account, cluster, console, feed_status, history, login, openapi, origin, probes, scrapes, sse, watch};
+use super::{
+    account, cluster, console, feed_status, history, login, model, openapi, origin, probes, scrapes, sse, watch,
+};
 use crate::access::{Action, Credentials, Identity, LoginError, audit};
 
 /// The largest piece of a response that is handed to a connection at once. The rest waits here, where it is counted.
@@ -268,6 +269,13 @@ async fn admitted(
     peer: SocketAddr,
     place: Place,
 ) -> Response {
+    // The session model has tokens of its own.
+    if model::owns(request.uri().path()) {
+        return match upgrades {
+            true => model::upgrade(port, request, peer, place).await,
+            false => model::answer(port, request, peer).await,
+        };
+    }
     let certified = request.extensions().get::<Certified>().map(|Certified(identity)| identity.clone());
     let login = login::check(&port.credentials, request.headers(), request.uri(), certified.as_ref(), peer.ip());
     // A client of the gateway may present its credentials later.

@@ -3,7 +3,8 @@
 //! Owns: one client port (`endpoint`) with HTTP (`http`), probes (`probes`), metrics (`scrapes`), the
 //! figures of the last hour (`history`), the cluster for operators (`cluster`), the description of all functions
 //! (`openapi`), the console (`console`, `account`, `feed_status`), server-sent events (`sse`), the gRPC watch (`watch`) and the
-//! embedded iii bus (`bus`); the gateway for front-ends (`gateway`); the worker on an iii engine (`worker`); WebSocket plumbing (`socket`); the one way into
+//! embedded iii bus (`bus`); the gateway for front-ends (`gateway`); the session model (`model`); the worker on an iii
+//! engine (`engine`); WebSocket plumbing (`socket`); the one way into
 //! the functions (`gate`); where a request carries its credentials (`login`) and which web pages may send one
 //! (`origin`); the functions over an adapter (`calls`); the turns of expensive reads (`turns`); the table of errors
 //! (`errors`).
@@ -30,6 +31,7 @@ pub mod engine;
 pub mod subscribe;
 pub mod sse;
 pub mod watch;
+pub mod model;
 pub mod subscription;
 pub mod fair_share;
 mod slow_calls;

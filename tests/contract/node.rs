@@ -8,6 +8,7 @@ use session_manager::events::{Committed, EventSink};
 use session_manager::machine::Command;
 use session_manager::machine::apply::delete::DeleteSession;
 use session_manager::machine::ids::{RequestId, SessionId};
+use session_manager::machine::model::profile::Terms;
 use session_manager::machine::stamp::Stamp;
 use session_manager::mint::Mint;
 use session_manager::proposal::Proposal;
@@ -53,7 +54,7 @@ impl Node {
         let (mint, events) = (Arc::new(ScriptedMint::default()), Arc::new(RecordedEvents::default()));
         let adapter =
             LocalAdapter::memory(Arc::clone(&mint) as Arc<dyn Mint>, Arc::clone(&events) as Arc<dyn EventSink>);
-        let limits = Limits { default_list_limit: 3, max_list_limit: 5 };
+        let limits = Limits { default_list_limit: 3, max_list_limit: 5, model: Terms::DEFAULT };
         let runtime = Runtime {
             adapter: Arc::new(adapter),
             limits,

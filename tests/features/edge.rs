@@ -1,5 +1,6 @@
 //! Owns: an edge for scenarios: a bridge and its main in one process, connected by function calls instead of sockets.
 
+use session_manager::machine::model::profile::Terms;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -56,7 +57,7 @@ impl Main {
         // Without a queue, publishing delivers at once, so tests need not wait.
         let feed = Feed::new(FeedSettings { queue_bytes_max: 0, ..FeedSettings::default() });
         let adapter = Arc::new(LocalAdapter::memory(mint.clone(), feed.clone()));
-        let limits = Limits { default_list_limit: 50, max_list_limit: 500 };
+        let limits = Limits { default_list_limit: 50, max_list_limit: 500, model: Terms::DEFAULT };
         let calls = Arc::new(Calls::new(Runtime {
             adapter,
             limits,

@@ -24,6 +24,7 @@ mod oracle;
 mod oracles;
 mod paths;
 mod sequences;
+mod session_model;
 mod tenants;
 mod turn_oracle;
 mod turns;

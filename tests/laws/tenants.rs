@@ -11,6 +11,7 @@ use session_manager::machine::apply::long::LongWork;
 use session_manager::machine::apply::set_meta::SetMeta;
 use session_manager::machine::event::Event;
 use session_manager::machine::json::Object;
+use session_manager::machine::model::profile::Terms;
 use session_manager::machine::refusal::Refusal;
 use session_manager::machine::scope::Scope;
 use session_manager::machine::{Answer, Command, Query, Stamped};
@@ -19,7 +20,7 @@ use session_manager::storage::state::memory::MemoryStore;
 
 use crate::applied_log::{Run, event_json, stamped};
 
-const LIMITS: Limits = Limits { default_list_limit: 3, max_list_limit: 5 };
+const LIMITS: Limits = Limits { default_list_limit: 3, max_list_limit: 5, model: Terms::DEFAULT };
 
 /// The functions that a tenant calls. `import` is tried below; the rest is about the node.
 const FUNCTIONS: [&str; 14] = [

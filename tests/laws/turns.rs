@@ -9,6 +9,7 @@ use session_manager::machine::apply::long;
 use session_manager::machine::event::{Event, EventKind};
 use session_manager::machine::ids::SessionId;
 use session_manager::machine::long::Steps;
+use session_manager::machine::model::profile::Terms;
 use session_manager::machine::scope::Scope;
 use session_manager::machine::turn::due;
 use session_manager::machine::turn::work::JOURNAL_BYTES_MAX;
@@ -21,19 +22,19 @@ use session_manager::storage::state::memory::MemoryStore;
 
 use crate::applied_log::{Run, stamped};
 
-const LIMITS: Limits = Limits { default_list_limit: 50, max_list_limit: 500 };
+const LIMITS: Limits = Limits { default_list_limit: 50, max_list_limit: 500, model: Terms::DEFAULT };
 
 /// A node without a network: calls are decided, applied and answered as in the product.
-struct World {
+pub struct World {
     run: Run,
     n: u64,
     now: i64,
-    events: Vec<Event>,
+    pub events: Vec<Event>,
     scope: Option<Arc<Scope>>,
 }
 
 impl World {
-    fn over(store: Arc<dyn Store>) -> World {
+    pub fn over(store: Arc<dyn Store>) -> World {
         World { run: Run::new(store), n: 0, now: 1_000_000, events: Vec::new(), scope: None }
     }
 
@@ -47,7 +48,7 @@ impl World {
         self.call("session::ensure", json!({"session_id": id, "metadata": {"owner": "a"}}));
     }
 
-    fn try_call(&mut self, function: &str, body: Value) -> Result<Value, String> {
+    pub fn try_call(&mut self, function: &str, body: Value) -> Result<Value, String> {
         let function = requests::find(function, false).expect("a function");
         let done = match (function.decide)(&body.to_string(), &LIMITS).map_err(|refusal| refusal.to_string())? {
             Decision::Propose(command) => Done::Answered(self.propose(command).map_err(|why| why.to_string())?),
@@ -63,7 +64,7 @@ impl World {
         Ok(serde_json::from_str(&(function.respond)(done).expect("a response")).unwrap())
     }
 
-    fn call(&mut self, function: &str, body: Value) -> Value {
+    pub fn call(&mut self, function: &str, body: Value) -> Value {
         self.try_call(function, body.clone()).unwrap_or_else(|why| panic!("{function} {body}: {why}"))
     }
 
@@ -80,7 +81,7 @@ impl World {
     }
 
     /// Lets time pass and fires what is due meanwhile, as the leader does. Returns how many times something fired.
-    fn wait(&mut self, ms: i64) -> usize {
+    pub fn wait(&mut self, ms: i64) -> usize {
         self.now += ms;
         let mut fired = 0;
         while let Some(command) = self.run.look(|view| due::next(view, self.now)).unwrap() {
@@ -135,7 +136,7 @@ impl World {
         page["messages"].as_array().unwrap().iter().map(line).collect()
     }
 
-    fn count(&self, kind: EventKind) -> usize {
+    pub fn count(&self, kind: EventKind) -> usize {
         self.events.iter().filter(|event| event.kind() == kind).count()
     }
 

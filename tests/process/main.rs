@@ -24,6 +24,8 @@ mod plain_http;
 mod probes;
 mod readme;
 mod reload;
+mod session_model;
+mod session_model_cluster;
 mod start_up;
 mod three_nodes;
 mod tls;

@@ -12,6 +12,11 @@ pub struct ThreeNodes(pub Vec<NodeProcess>);
 impl ThreeNodes {
     /// Returns when all three are voters and follow a leader.
     pub async fn start(dir: &Path) -> ThreeNodes {
+        ThreeNodes::start_with(dir, &[]).await
+    }
+
+    /// The same, with more arguments for every node.
+    pub async fn start_with(dir: &Path, more: &[&str]) -> ThreeNodes {
         let plan = Plan::prepare(dir, Some(3), None).expect("free ports");
         let start = |seat: &session_manager::dev::Seat| {
             let (node, client, peer) = (seat.node.to_string(), seat.client.to_string(), seat.peer.to_string());
@@ -19,6 +24,7 @@ impl ThreeNodes {
             if seat.node > 1 {
                 arguments.push("--join");
             }
+            arguments.extend(more);
             NodeProcess::start(&seat.data_dir, &arguments)
         };
         let nodes = plan.seats.iter().map(start).collect();

@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use session_manager::machine::entry::Entry;
 use session_manager::machine::ids::{EntryId, RequestId, SessionId};
 use session_manager::machine::json::Object;
+use session_manager::machine::model::profile::Terms;
 use session_manager::machine::session::SessionMeta;
 use session_manager::machine::stamp::Stamp;
 use session_manager::machine::toolpath::import::Importer;
@@ -18,7 +19,7 @@ use session_manager::requests::{self, Decision, Done, Limits};
 use session_manager::storage::state::memory::MemoryStore;
 use session_manager::storage::{Store, with_view};
 
-const LIMITS: Limits = Limits { default_list_limit: 7, max_list_limit: 1000 };
+const LIMITS: Limits = Limits { default_list_limit: 7, max_list_limit: 1000, model: Terms::DEFAULT };
 
 pub struct Node {
     store: Arc<dyn Store>,

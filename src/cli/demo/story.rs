@@ -216,7 +216,11 @@ mod tests {
 
     #[test]
     fn every_entry_of_every_story_is_a_valid_append() {
-        let limits = Limits { default_list_limit: 50, max_list_limit: 500 };
+        let limits = Limits {
+            default_list_limit: 50,
+            max_list_limit: 500,
+            model: crate::machine::model::profile::Terms::DEFAULT,
+        };
         let append = find("session::append", false).unwrap();
         for story in all().into_iter().chain((0..10).map(small)) {
             assert!(story.session_id.starts_with("demo-"), "{}", story.session_id);

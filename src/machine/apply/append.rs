@@ -7,6 +7,7 @@ use crate::machine::entry::{Body, Entry};
 use crate::machine::event::Happened;
 use crate::machine::ids::{EntryId, SessionId};
 use crate::machine::json::Json;
+use crate::machine::model::follow;
 use crate::machine::path::Chain;
 use crate::machine::refusal::{Failure, Refusal};
 use crate::machine::session::SessionMeta;
@@ -81,6 +82,7 @@ pub(super) fn store_chain(
         draft.change(Change::put_entry(&session_id, entry.clone()));
         draft.report(Happened::MessageAdded(entry.clone()), meta.metadata.as_ref());
     }
+    follow::appended(view, stamp, &mut draft, meta.metadata.as_ref(), &entries)?;
     let leaf = entries.last().ok_or(Refusal::EmptyBatch)?;
     draft.change(Change::set_leaf(&session_id, leaf.id.clone()));
     // A raw write may have set any count, also the largest number.

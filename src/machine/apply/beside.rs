@@ -9,6 +9,7 @@ use crate::machine::gateway::{self, GatewayCommand};
 use crate::machine::ids::SessionId;
 use crate::machine::json::Json;
 use crate::machine::level::{self, RaiseLevel};
+use crate::machine::model::{self, ModelCommand};
 use crate::machine::refusal::{Failure, Fault, Refusal};
 use crate::machine::stamp::Stamp;
 use crate::machine::turn::{self, TurnCommand};
@@ -19,6 +20,7 @@ pub enum Beside {
     Turn(TurnCommand),
     Level(RaiseLevel),
     Gateway(GatewayCommand),
+    Model(ModelCommand),
 }
 
 impl Beside {
@@ -28,6 +30,7 @@ impl Beside {
             Beside::Turn(command) => command.name(),
             Beside::Level(_) => "raise-level",
             Beside::Gateway(command) => command.name(),
+            Beside::Model(command) => command.name(),
         }
     }
 
@@ -37,6 +40,7 @@ impl Beside {
             Beside::Turn(command) => command.session_id(),
             Beside::Level(_) => None,
             Beside::Gateway(command) => command.session_id(),
+            Beside::Model(_) => None,
         }
     }
 
@@ -46,6 +50,8 @@ impl Beside {
             Beside::Turn(command) => command.is_internal(),
             Beside::Level(_) => true,
             Beside::Gateway(command) => command.is_internal(),
+            // People and roles belong to the whole cluster, which a scope does not see.
+            Beside::Model(_) => true,
         }
     }
 }
@@ -55,6 +61,7 @@ pub fn apply(view: &dyn View, stamp: &Stamp, command: &Beside) -> Result<Outcome
         Beside::Turn(command) => turn::apply(view, stamp, command),
         Beside::Level(command) => level::apply(view, stamp, command),
         Beside::Gateway(command) => gateway::apply(view, stamp, command),
+        Beside::Model(command) => model::apply(view, stamp, command),
     }
 }
 
@@ -65,6 +72,7 @@ pub fn drop_session(view: &dyn View, session_id: &SessionId) -> Result<Vec<Chang
         return Ok(Vec::new());
     }
     let mut changes = turn::forget_session(view, session_id)?;
+    changes.extend(model::forget(view, session_id)?);
     changes.push(Change::drop_records(session_id));
     Ok(changes)
 }

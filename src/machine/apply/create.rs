@@ -28,7 +28,7 @@ pub fn apply(view: &dyn View, stamp: &Stamp, command: &CreateSession) -> Result<
 }
 
 /// The record of a new session.
-pub(super) fn new_session(session_id: &SessionId, stamp: &Stamp, given: &CreateSession) -> SessionMeta {
+pub fn new_session(session_id: &SessionId, stamp: &Stamp, given: &CreateSession) -> SessionMeta {
     SessionMeta {
         session_id: session_id.clone(),
         title: given.title.clone(),

@@ -20,12 +20,7 @@ pub fn apply(view: &dyn View, stamp: &Stamp, command: &DeleteSession) -> Result<
     remove(view, stamp, command, Removal::Now)
 }
 
-pub(super) fn remove(
-    view: &dyn View,
-    stamp: &Stamp,
-    command: &DeleteSession,
-    removal: Removal,
-) -> Result<Outcome, Failure> {
+pub fn remove(view: &dyn View, stamp: &Stamp, command: &DeleteSession, removal: Removal) -> Result<Outcome, Failure> {
     let session_id = &command.session_id;
     let Some(meta) = view.meta(session_id)? else {
         return Ok(Outcome::unchanged(Answer::Deleted { deleted: false }));

@@ -3,6 +3,7 @@
 use crate::machine::gateway::{self, GatewayQuery};
 use crate::machine::ids::SessionId;
 use crate::machine::json::Json;
+use crate::machine::model::{self, ModelQuery};
 use crate::machine::refusal::Failure;
 use crate::machine::turn::{self, TurnQuery};
 use crate::machine::view::View;
@@ -11,6 +12,7 @@ use crate::machine::view::View;
 pub enum BesideQuery {
     Turn(TurnQuery),
     Gateway(GatewayQuery),
+    Model(ModelQuery),
 }
 
 impl BesideQuery {
@@ -19,6 +21,7 @@ impl BesideQuery {
         match self {
             BesideQuery::Turn(query) => query.session_id(),
             BesideQuery::Gateway(query) => query.session_id(),
+            BesideQuery::Model(query) => query.session_id(),
         }
     }
 }
@@ -27,5 +30,6 @@ pub fn query(view: &dyn View, query: &BesideQuery) -> Result<Json, Failure> {
     match query {
         BesideQuery::Turn(query) => turn::query(view, query),
         BesideQuery::Gateway(query) => gateway::query(view, query),
+        BesideQuery::Model(query) => model::query(view, query),
     }
 }

@@ -17,6 +17,7 @@ use crate::machine::change::Change;
 use crate::machine::command::{Answer, Command, Outcome};
 use crate::machine::ids::SessionId;
 use crate::machine::json::Json;
+use crate::machine::model::ModelCommand;
 use crate::machine::refusal::{Failure, Fault};
 use crate::machine::stamp::Stamp;
 use crate::machine::view::View;
@@ -35,10 +36,28 @@ pub enum DueKind {
     Stop,
     /// A command that is not acknowledged is told again.
     Repeat,
+    /// Nothing came to a session of the model for a while after a turn.
+    ModelIdle,
+    /// Nothing came to a session of the model for days.
+    ModelInactive,
+    /// A worker must have taken a checkpoint, or must have ended it.
+    ModelCheckpoint,
+    /// A person must have decided about a tool call.
+    ModelApproval,
 }
 
 impl DueKind {
-    const ALL: [DueKind; 5] = [DueKind::Claim, DueKind::Lease, DueKind::Driver, DueKind::Stop, DueKind::Repeat];
+    const ALL: [DueKind; 9] = [
+        DueKind::Claim,
+        DueKind::Lease,
+        DueKind::Driver,
+        DueKind::Stop,
+        DueKind::Repeat,
+        DueKind::ModelIdle,
+        DueKind::ModelInactive,
+        DueKind::ModelCheckpoint,
+        DueKind::ModelApproval,
+    ];
 
     /// Part of the key in the state: never change one.
     fn name(self) -> &'static str {
@@ -48,6 +67,10 @@ impl DueKind {
             DueKind::Driver => "driver",
             DueKind::Stop => "stop",
             DueKind::Repeat => "repeat",
+            DueKind::ModelIdle => "model-idle",
+            DueKind::ModelInactive => "model-inactive",
+            DueKind::ModelCheckpoint => "model-checkpoint",
+            DueKind::ModelApproval => "model-approval",
         }
     }
 }
@@ -84,6 +107,9 @@ impl Due {
         match self.kind {
             DueKind::Claim | DueKind::Lease | DueKind::Driver | DueKind::Stop | DueKind::Repeat => {
                 Command::Beside(Beside::Turn(TurnCommand::Fire(self)))
+            }
+            DueKind::ModelIdle | DueKind::ModelInactive | DueKind::ModelCheckpoint | DueKind::ModelApproval => {
+                Command::Beside(Beside::Model(ModelCommand::Due(self)))
             }
         }
     }
@@ -131,7 +157,11 @@ fn fire_in_session(view: &dyn View, stamp: &Stamp, due: &Due, session_id: &Sessi
         DueKind::Lease => lease_over(&mut work, &due.id)?,
         DueKind::Stop => order::stop_overdue(&mut work, &due.id)?,
         DueKind::Repeat => order::repeat(&mut work, &due.id)?,
-        DueKind::Driver => false,
+        DueKind::Driver
+        | DueKind::ModelIdle
+        | DueKind::ModelInactive
+        | DueKind::ModelCheckpoint
+        | DueKind::ModelApproval => false,
     };
     work.finish(&serde_json::json!({ "fired": fired }))
 }

@@ -117,6 +117,10 @@ fn one(work: &mut Work<'_>, turn_id: &str, event: &Fields) -> Result<Option<u64>
     if let Some(seq) = mark_of(&name, event).map(|mark| work.marked(turn_id, &mark)).transpose()?.flatten() {
         return Ok(Some(seq));
     }
+    // In the words of the session model an error comes before the end of a turn, and has ended it.
+    if turn.state == TurnState::Failed && name == "turn_complete" {
+        return Ok(None);
+    }
     if turn.state.is_over() && !name.starts_with("usage_") {
         return Err(invalid(format!("turn {turn_id:?} is {}: it accepts only usage events", turn.state.name())));
     }

@@ -95,6 +95,13 @@ pub fn so_far(turn: &Turn, entry: impl Fn(&EntryId) -> Result<Option<Entry>, Fau
     Ok(all)
 }
 
+/// Whether an entry is an assistant message that says or thinks something.
+pub fn is_reply(entry: &Entry) -> bool {
+    let Body::Message(message) = &entry.body else { return false };
+    let texts = texts(&entry.body);
+    message.role == Role::Assistant && !(texts.text.is_empty() && texts.thinking.is_empty())
+}
+
 /// The texts of a message.
 pub fn texts(body: &Body) -> Texts {
     let mut found = Texts::default();

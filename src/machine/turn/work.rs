@@ -10,6 +10,7 @@ use serde_json::json;
 use super::due::{Due, DueKind};
 use super::events::{Class, EventName, Fields};
 use super::record::{State, Stream, Turn, read};
+use super::reply;
 use crate::machine::apply::long::fork;
 use crate::machine::apply::{Draft, known, touched};
 use crate::machine::beside::{RecordKey, Space};
@@ -20,6 +21,7 @@ use crate::machine::event::{EventKind, Happened};
 use crate::machine::ids::{EntryId, SessionId};
 use crate::machine::json::Json;
 use crate::machine::message::Message;
+use crate::machine::model::follow::{self, Heard};
 use crate::machine::path;
 use crate::machine::refusal::{Failure, Fault, Refusal};
 use crate::machine::session::SessionMeta;
@@ -50,6 +52,8 @@ pub struct Work<'a> {
     /// Changes of other records, in order.
     pub changes: Vec<Change>,
     notes: Vec<Note>,
+    /// What was published, for the session model.
+    told: Vec<Heard>,
     journal_added: u64,
     /// Marks of this command: turn, name, number.
     marks: BTreeMap<(String, String), u64>,
@@ -88,6 +92,7 @@ impl<'a> Work<'a> {
             added_messages: 0,
             changes: Vec::new(),
             notes: Vec::new(),
+            told: Vec::new(),
             journal_added: 0,
             marks: BTreeMap::new(),
             old_status,
@@ -237,6 +242,12 @@ impl<'a> Work<'a> {
             fields.insert("seq".to_owned(), Json::print(&seq));
         }
         let event = Json::print(&fields);
+        if follow::is_of_model(self.meta.metadata.as_ref()) {
+            let message_entry_id =
+                turn_id.and_then(|id| self.turns.get(id)).and_then(|(turn, _)| turn.message_entry_id.clone());
+            let (name, turn_id) = (name.to_owned(), turn_id.map(str::to_owned));
+            self.told.push(Heard { name, turn_id, message_entry_id, fields });
+        }
         let kept = class == Class::Kept;
         if let Some(seq) = seq.filter(|_| kept) {
             self.journal_added += event.text().len() as u64;
@@ -258,6 +269,15 @@ impl<'a> Work<'a> {
     pub fn finish(mut self, answer: &impl Serialize) -> Result<Outcome, Failure> {
         let answer = Answer::Value(Json::print(answer));
         self.trim_journal()?;
+        let told = self.heard()?;
+        for heard in &told {
+            if let Some((entry_id, body)) = follow::record_of(self.meta.metadata.as_ref(), heard) {
+                self.append(entry_id, None, body)?;
+            }
+        }
+        let new_replies =
+            self.entries.values().filter(|(entry, is_new)| *is_new && reply::is_reply(entry)).count() as u64;
+        let is_busy = self.stream.current.is_some() || !self.stream.queue.is_empty();
         let session_id = self.meta.session_id.clone();
         let (status, reason) = (self.meta.status, self.meta.status_reason.clone());
         let status_moved = status != self.old_status.0;
@@ -290,6 +310,8 @@ impl<'a> Work<'a> {
         for note in self.notes {
             draft.note(note.kind, note.payload, note.kept, metadata.as_ref());
         }
+        let batch = follow::Batch { events: &told, new_replies, is_busy };
+        follow::follow(self.view, self.stamp, &mut draft, metadata.as_ref(), &batch)?;
         for entry_id in &self.order {
             let Some((entry, is_new)) = self.entries.remove(entry_id) else { continue };
             if !is_new {
@@ -315,6 +337,19 @@ impl<'a> Work<'a> {
             draft.change(Change::put_meta(SessionMeta { message_count, ..touched(self.meta, self.stamp) }));
         }
         Ok(draft.answer(self.stamp, answer))
+    }
+
+    /// What was published, with the texts that drivers may leave out.
+    fn heard(&mut self) -> Result<Vec<Heard>, Fault> {
+        let mut told = std::mem::take(&mut self.told);
+        for heard in &mut told {
+            let missing = follow::missing_text(heard);
+            let Some((turn_id, field)) = heard.turn_id.clone().zip(missing) else { continue };
+            let last = self.read_turn(&turn_id)?.and_then(|turn| turn.replies.last().cloned());
+            let Some(entry) = last.map(|entry_id| self.entry(&entry_id)).transpose()?.flatten() else { continue };
+            heard.fields.insert(field.name.to_owned(), Json::print(&field.of(reply::texts(&entry.body))));
+        }
+        Ok(told)
     }
 
     /// Drops the oldest events of a journal that is too large.

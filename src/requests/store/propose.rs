@@ -71,7 +71,8 @@ fn request_id(text: &str) -> Result<RequestId, Refusal> {
 mod tests {
     use super::*;
 
-    const LIMITS: Limits = Limits { default_list_limit: 50, max_list_limit: 500 };
+    const LIMITS: Limits =
+        Limits { default_list_limit: 50, max_list_limit: 500, model: crate::machine::model::profile::Terms::DEFAULT };
 
     fn propose(function: &str, request: &str) -> Result<Decision, Refusal> {
         decide(

@@ -194,6 +194,7 @@ fn to_proto(command: &Command) -> Encoded {
             Encoded::RaiseLevel(proto::RaiseLevel { level: *level })
         }
         Command::Beside(Beside::Gateway(command)) => Encoded::Gateway(json_text(&beside::print(command))),
+        Command::Beside(Beside::Model(command)) => Encoded::Model(json_text(&beside::print(command))),
     }
 }
 
@@ -454,6 +455,7 @@ fn from_proto(encoded: Encoded) -> Result<Command, Unreadable> {
         Encoded::RaiseLevel(c) => Command::Beside(Beside::Level(RaiseLevel { level: c.level })),
         Encoded::Turn(text) => Command::Beside(Beside::Turn(beside_from_text("turn", &text)?)),
         Encoded::Gateway(text) => Command::Beside(Beside::Gateway(beside_from_text("gateway", &text)?)),
+        Encoded::Model(text) => Command::Beside(Beside::Model(beside_from_text("model", &text)?)),
         Encoded::StorePutMeta(c) => {
             let session_id = SessionId::from(c.session_id);
             let meta = meta::decode(&session_id, &c.record).map_err(|fault| Unreadable(fault.0))?;

@@ -33,6 +33,7 @@ use self::connection::Connection;
 use self::errors::GatewayError;
 use self::pushes::Tenants;
 use super::bus::Bus;
+use super::fair_share::CallerKey;
 use super::gate::{Call, Caller};
 use super::locked;
 use super::sidecar::NAME;
@@ -136,7 +137,8 @@ impl Gateway {
     async fn call(&self, caller: &Caller, function: &str, body: Value, at: Reads) -> Result<Value, GatewayError> {
         let gate = self.bus.gate();
         let (body, deadline) = (body.to_string(), gate.deadline());
-        let _admitted = gate.admit(function, body.len(), deadline, &self.closing).await?;
+        let key = CallerKey::of(&caller.identity, CallerKey::Name("gateway".into()));
+        let _admitted = gate.admit(key, function, body.len(), deadline, &self.closing).await?;
         let mut call = Call::new(function, body, deadline, caller.clone());
         if at == Reads::Local {
             call.metadata = Some(json!({ NAME: { "consistency": "local" } }).to_string());

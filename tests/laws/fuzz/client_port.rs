@@ -1,6 +1,7 @@
 //! The laws of the client port: for any bytes on a socket, as HTTP or as frames of the bus, the connection is answered
 //! or closed, the next client is served, and no state of a closed connection remains.
 
+use session_manager::machine::model::profile::Terms;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -45,7 +46,7 @@ async fn client_port() -> ClientPort {
     let shutdown = CancellationToken::new();
     tokio::spawn(feed.clone().dispatch(shutdown.clone()));
     let adapter = Arc::new(LocalAdapter::memory(Arc::new(SystemMint::default()), feed.clone()));
-    let limits = Limits { default_list_limit: 50, max_list_limit: 500 };
+    let limits = Limits { default_list_limit: 50, max_list_limit: 500, model: Terms::DEFAULT };
     let calls = Calls::new(Runtime {
         adapter,
         limits,
