@@ -25,4 +25,5 @@ mod oracles;
 mod paths;
 mod sequences;
 mod tenants;
+mod turn_oracle;
 mod turns;

@@ -196,8 +196,29 @@ async fn right_request(node: &Node, function: &str) -> Value {
             let request_id = format!("{:012x}{}", now, &unique[12..]);
             json!({"request_id": request_id, "function": "session::create", "request": {"title": unique}})
         }
+        "session::turn::ask" => json!({"session_id": SEED, "text": unique}),
+        "session::turn::attach" | "session::turn::detach" => json!({"driver_id": unique}),
+        "session::turn::send-command" => json!({"session_id": SEED, "command": "set_mode", "mode": unique}),
+        "session::turn::claim" | "session::turn::emit" | "session::turn::ack" => turn_request(node, function).await,
         _of_a_session => json!({"session_id": SEED, "entry_id": "e"}),
     }
+}
+
+/// The right request of a driver, for a turn of its own.
+async fn turn_request(node: &Node, function: &str) -> Value {
+    let asked = call(node, "session::turn::ask", "admin", json!({"session_id": SEED, "text": "go"})).await.1;
+    let claim = json!({"turn_id": asked["turn_id"], "driver_id": "driver"});
+    if function == "session::turn::claim" {
+        return claim;
+    }
+    call(node, "session::turn::claim", "admin", claim).await;
+    if function == "session::turn::emit" {
+        let events = json!([{"type": "text_delta", "text": "a"}]);
+        return json!({"turn_id": asked["turn_id"], "driver_id": "driver", "n": 1, "events": events});
+    }
+    let set_mode = json!({"session_id": SEED, "command": "set_mode", "mode": "plan"});
+    let sent = call(node, "session::turn::send-command", "admin", set_mode).await.1;
+    json!({"command_id": sent["command_id"]})
 }
 
 #[tokio::test(flavor = "multi_thread")]
