@@ -113,11 +113,14 @@ class Driver(Client):
         while self.n <= len(batches):
             try:
                 await self.open()
-                await self.send(type="attach_driver", driver_id="script", agent_types=["script"])
+                await self.send(type="attach_driver", driver_id="script", agent_types=["script"], families=["files"])
                 await self.wait_for("driver_attached")
                 self.attached.set()
                 while self.turn_id is None:
                     command = await self.wait_for("driver_command")
+                    if command["command"] == "list_files":
+                        await self.send(type="command_result", command_id=command["command_id"],
+                                        result={"files": [{"path": command["path"] + "/a"}]})
                     if command["command"] == "run_turn":
                         self.turn_id = command["turn_id"]
                         await self.send(type="command_result", command_id=command["command_id"], accepted=True)
@@ -285,6 +288,11 @@ async def main(cluster, directory):
 
 async def follow(cluster, asker, session, driver, followers, tasks, browsers):
     await asyncio.wait_for(driver.attached.wait(), SETTLE_MAX)
+    # The driver is connected to another node.
+    await asker.send(type="list_files", sessionId=session, path="src")
+    files = (await asyncio.wait_for(asker.wait_for("file_list"), 30))["files"]
+    if files != [{"path": "src/a"}]:
+        raise Failed(f"another node's driver has the files {files}")
     await asker.send(type="run_turn", sessionId=session, text="go", clientTurnId="t1")
     for kill in range(KILLS):
         wanted = DELTAS * (kill + 1) // (KILLS + 1)

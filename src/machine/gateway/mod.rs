@@ -1,10 +1,12 @@
 //! The people of the gateway, and what it changes besides turns.
 //!
-//! Owns: the roles of a tenant's members (`role`), their records (`member`), archived sessions (`archive`).
+//! Owns: the roles of a tenant's members (`role`), their records (`member`), archived sessions (`archive`),
+//! requests for drivers of other nodes (`relay`).
 //! Never: who presents which credentials, or a wire.
 
 pub mod archive;
 pub mod member;
+pub mod relay;
 pub mod role;
 
 pub use role::MemberRole;
@@ -46,6 +48,11 @@ pub enum GatewayCommand {
         session_id: SessionId,
         archived: bool,
     },
+    /// A request for a driver that is connected to another node, or its answer.
+    Relay {
+        tenant: String,
+        payload: Json,
+    },
 }
 
 impl GatewayCommand {
@@ -55,15 +62,17 @@ impl GatewayCommand {
             GatewayCommand::SetRole { .. } => "gateway set-role",
             GatewayCommand::RemoveMember { .. } => "gateway remove-member",
             GatewayCommand::Archive { .. } => "gateway archive",
+            GatewayCommand::Relay { .. } => "gateway relay",
         }
     }
 
     pub fn session_id(&self) -> Option<&SessionId> {
         match self {
             GatewayCommand::Archive { session_id, .. } => Some(session_id),
-            GatewayCommand::Arrive { .. } | GatewayCommand::SetRole { .. } | GatewayCommand::RemoveMember { .. } => {
-                None
-            }
+            GatewayCommand::Arrive { .. }
+            | GatewayCommand::SetRole { .. }
+            | GatewayCommand::RemoveMember { .. }
+            | GatewayCommand::Relay { .. } => None,
         }
     }
 
@@ -79,6 +88,7 @@ pub fn apply(view: &dyn View, stamp: &Stamp, command: &GatewayCommand) -> Result
         GatewayCommand::SetRole { tenant, by, user, role } => member::set_role(view, stamp, tenant, by, user, *role),
         GatewayCommand::RemoveMember { tenant, by, user } => member::remove(view, stamp, tenant, by, user),
         GatewayCommand::Archive { session_id, archived } => archive::apply(view, stamp, session_id, *archived),
+        GatewayCommand::Relay { tenant, payload } => Ok(relay::apply(stamp, tenant, payload)),
     }
 }
 

@@ -20,7 +20,10 @@ use crate::events::filter::{Filter, Kinds};
 use crate::events::stream::{Item, Stream};
 use crate::machine::apply::beside::Beside;
 use crate::machine::event::EventKind;
-use crate::machine::json::Object;
+use crate::machine::gateway::GatewayCommand;
+use crate::machine::gateway::relay::RELAYS;
+use crate::machine::ids::SessionId;
+use crate::machine::json::{Json, Object};
 use crate::machine::query::beside::BesideQuery;
 use crate::machine::turn::driver::{Agent, AttachDriver, DriverRecord};
 use crate::machine::turn::{TurnCommand, TurnQuery};
@@ -33,6 +36,8 @@ const SEEN_EVERY: Duration = Duration::from_secs(3);
 const ANSWER_MAX: Duration = Duration::from_secs(10);
 /// The command that offers a turn.
 const RUN_TURN: &str = "run_turn";
+/// The commands that come from another node.
+const RELAYED: &str = "relay-";
 /// The function that stands for "over this WebSocket" in the record of a driver.
 const OVER_SOCKET: &str = "gateway";
 
@@ -58,7 +63,7 @@ impl Connection {
         }
         let kinds = Kinds::of([EventKind::TurnRequested, EventKind::TurnCommand]);
         let filter = Filter::of_stream(kinds, None, None, Object::new()).within(speaker.person.scope());
-        let stream = self.gateway.subscribe(filter)?;
+        let streams = [self.gateway.subscribe(filter)?, self.gateway.subscribe_to_relays(speaker)?];
         self.gateway.change(None, Beside::Turn(TurnCommand::Attach(record.clone()))).await?;
         let is_first = self.driver.set(terms.clone()).is_ok();
         self.send(&json!({ "type": "driver_attached", "driver_id": asked_id }));
@@ -68,13 +73,13 @@ impl Connection {
             let keep = self.clone();
             self.spawn(async move { keep.stay_attached(record).await });
             let (told, speaker) = (self.clone(), speaker.clone());
-            self.spawn(told.tell_commands(stream, speaker, terms));
+            self.spawn(told.tell_commands(streams, speaker, terms));
         }
         Ok(())
     }
 
     /// Tells the driver about turns that wait for it and about commands for its turns.
-    async fn tell_commands(self: Arc<Self>, stream: Stream, speaker: Speaker, terms: DriverTerms) {
+    async fn tell_commands(self: Arc<Self>, [stream, relays]: [Stream; 2], speaker: Speaker, terms: DriverTerms) {
         // What was asked before it came.
         if let Ok(waiting) = self.call_turn(&speaker, "pending", json!({})).await {
             for payload in waiting["turns"].as_array().into_iter().flatten() {
@@ -82,11 +87,21 @@ impl Connection {
             }
         }
         loop {
-            let Item::Event(committed, _) = stream.next().await else { continue };
+            let item = tokio::select! {
+                item = stream.next() => item,
+                item = relays.next() => item,
+            };
+            let Item::Event(committed, _) = item else { continue };
             self.outbox.room_for_events().await;
-            let Ok(payload) = committed.payload().parse::<Value>() else { continue };
+            let Ok(mut payload) = committed.payload().parse::<Value>() else { continue };
             match committed.event.kind() {
                 EventKind::TurnRequested => self.offer(&payload, &speaker, &terms),
+                EventKind::StreamEvent => {
+                    let request = payload["relay"].take();
+                    if request["driver_id"] == terms.driver_id.as_str() {
+                        self.command(request);
+                    }
+                }
                 _command if payload["driver_id"] == terms.driver_id.as_str() => self.command(payload),
                 _of_another_driver => {}
             }
@@ -150,6 +165,14 @@ impl Connection {
             // Nobody waits any more if the front-end's time is over.
             let _ = reply.send(outcome);
             return Ok(());
+        }
+        // A front-end at another node waits for it.
+        if command_id.starts_with(RELAYED) {
+            let told = match outcome {
+                Ok(result) => json!({ "relayed": command_id, "result": result }),
+                Err(error) => json!({ "relayed": command_id, "error": error }),
+            };
+            return self.gateway.tell_nodes(&speaker.person.tenant, &told).await;
         }
         // The commands of a turn are numbered, `<number>.<turn>`.
         if command_id.contains('.') {
@@ -231,7 +254,13 @@ impl Gateway {
         for record in drivers.iter().filter(offers) {
             let function = &record.driver.families[request.family.name()];
             answer = match function.as_str() {
-                OVER_SOCKET => self.relay_to_socket(&record.driver.driver_id, speaker, request).await,
+                OVER_SOCKET => {
+                    let driver_id = &record.driver.driver_id;
+                    match self.relay_to_socket(driver_id, speaker, request).await {
+                        Some(answer) => Some(answer),
+                        None => Some(self.relay_to_node(driver_id, speaker, request).await),
+                    }
+                }
                 function => self.relay_to_function(function, speaker, request).await,
             };
             if answer.is_some() {
@@ -240,7 +269,7 @@ impl Gateway {
         }
         let family = request.family.name();
         let nobody = || {
-            let why = format!("no driver that this node can reach offers {family}: attach one with this family");
+            let why = format!("no driver is attached that offers {family}");
             Err(GatewayError::AgentUnavailable(why))
         };
         match answer.unwrap_or_else(nobody)? {
@@ -264,13 +293,8 @@ impl Gateway {
     ) -> Option<Result<Value, GatewayError>> {
         let connection = locked(&self.drivers).get(driver_id)?.upgrade()?;
         let command_id = Uuid::new_v4().to_string();
-        let mut command = Value::Object(request.body.clone());
+        let mut command = request.command(&command_id, speaker);
         command["type"] = Value::from("driver_command");
-        command["command_id"] = Value::from(command_id.as_str());
-        command["command"] = Value::from(request.name);
-        command["family"] = Value::from(request.family.name());
-        command["tenant"] = Value::from(&*speaker.person.tenant);
-        command["user"] = Value::from(&*speaker.person.user);
         let (reply, replied) = oneshot::channel();
         connection.expect_reply(&command_id, reply);
         connection.send(&command);
@@ -282,6 +306,44 @@ impl Gateway {
             Ok(Err(_)) => Err(GatewayError::AgentUnavailable("the driver is gone".to_owned())),
             Err(_) => Err(GatewayError::AgentError(format!("the driver did not answer within {ANSWER_MAX:?}"))),
         })
+    }
+
+    /// Asks a driver that is connected to another node.
+    async fn relay_to_node(&self, driver_id: &str, speaker: &Speaker, request: &Relay) -> Result<Value, GatewayError> {
+        let relays = self.subscribe_to_relays(speaker)?;
+        let command_id = format!("{RELAYED}{}", Uuid::new_v4());
+        let mut command = request.command(&command_id, speaker);
+        command["driver_id"] = Value::from(driver_id);
+        self.tell_nodes(&speaker.person.tenant, &json!({ "relay": command })).await?;
+        let answered = async {
+            loop {
+                let Item::Event(committed, _) = relays.next().await else { continue };
+                let Ok(mut told) = committed.payload().parse::<Value>() else { continue };
+                if told["relayed"] == command_id.as_str() {
+                    return match told["error"].as_str() {
+                        Some(error) => Err(GatewayError::AgentError(error.to_owned())),
+                        None => Ok(told["result"].take()),
+                    };
+                }
+            }
+        };
+        match tokio::time::timeout(ANSWER_MAX, answered).await {
+            Ok(answer) => answer,
+            Err(_) => Err(GatewayError::AgentError(format!("the driver did not answer within {ANSWER_MAX:?}"))),
+        }
+    }
+
+    /// Tells all nodes about a request for a driver, or its answer.
+    async fn tell_nodes(&self, tenant: &str, payload: &Value) -> Result<(), GatewayError> {
+        let command = GatewayCommand::Relay { tenant: tenant.to_owned(), payload: Json::print(payload) };
+        self.change(None, Beside::Gateway(command)).await?;
+        Ok(())
+    }
+
+    fn subscribe_to_relays(&self, speaker: &Speaker) -> Result<Stream, GatewayError> {
+        let kinds = Kinds::of([EventKind::StreamEvent]);
+        let filter = Filter::of_stream(kinds, Some(SessionId::from(RELAYS)), None, Object::new());
+        self.subscribe(filter.within(speaker.person.scope()))
     }
 
     /// `None` when no client of this node's bus serves the function.
@@ -316,4 +378,17 @@ pub struct Relay {
     pub family: Family,
     pub session: Option<String>,
     pub body: Object,
+}
+
+impl Relay {
+    /// The request as the driver gets it.
+    fn command(&self, command_id: &str, speaker: &Speaker) -> Value {
+        let mut command = Value::Object(self.body.clone());
+        command["command_id"] = Value::from(command_id);
+        command["command"] = Value::from(self.name);
+        command["family"] = Value::from(self.family.name());
+        command["tenant"] = Value::from(&*speaker.person.tenant);
+        command["user"] = Value::from(&*speaker.person.user);
+        command
+    }
 }
