@@ -54,7 +54,7 @@ for kind, handler in (("requested", on_turn), ("command", on_command)):
     worker.register_function(f"{driver_id}::{kind}", handler)
     worker.register_trigger({
         "type": f"session::turn::{kind}", "function_id": f"{driver_id}::{kind}",
-        "config": {"agent_types": [agent_type]},
+        "config": {"agent_types": [agent_type], "driver_id": driver_id},
     })
 for waiting in call("session::turn::pending", agent_type=agent_type)["turns"]:
     threading.Thread(target=run, args=(waiting,), daemon=True).start()

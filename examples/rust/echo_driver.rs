@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use iii_sdk::protocol::{RegisterTriggerInput, TriggerRequest};
-use iii_sdk::{Error, III, InitOptions, RegisterFunction, register_worker_from_env};
+use iii_sdk::{Error, IIIClient, InitOptions, RegisterFunction, register_worker_from_env};
 use serde_json::{Value, json};
 
 /// Deltas of this long are one batch: a batch costs one entry of the log.
@@ -17,7 +17,7 @@ const COALESCE: Duration = Duration::from_millis(50);
 
 #[derive(Clone)]
 struct Driver {
-    worker: III,
+    worker: IIIClient,
     driver_id: String,
     stopped: Arc<Mutex<HashSet<String>>>,
 }
@@ -103,7 +103,8 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         }),
     );
     for (kind, function) in [("session::turn::requested", "turn"), ("session::turn::command", "command")] {
-        let config = json!({"agent_types": ["echo"]});
+        // With its name the driver counts as attached while it is connected.
+        let config = json!({"agent_types": ["echo"], "driver_id": driver_id});
         worker.register_trigger(RegisterTriggerInput::new(kind, format!("{driver_id}::{function}"), config))?;
     }
     // Turns that were asked for before this driver was there.

@@ -36,7 +36,8 @@ pub fn check(history: &History, replay: &Replay, versions: &Versions) -> Finding
 fn committed(replay: &Replay) -> BTreeMap<Place, &Event> {
     let mut committed = BTreeMap::new();
     for step in &replay.steps {
-        for (ordinal, event) in (0..).zip(&step.events) {
+        // A subscriber that names no kind gets the published ones.
+        for (ordinal, event) in (0..).zip(&step.events).filter(|(_, event)| event.kind().is_published()) {
             committed.insert(Place { index: step.index, ordinal }, event);
         }
     }
@@ -46,7 +47,7 @@ fn committed(replay: &Replay) -> BTreeMap<Place, &Event> {
 /// The events of a session are numbered without gaps. The numbers start over after a deletion.
 fn check_sequence(committed: &BTreeMap<Place, &Event>, findings: &mut Findings) {
     let mut last: BTreeMap<&SessionId, u64> = BTreeMap::new();
-    for (place, event) in committed.iter().filter(|(_, event)| event.kind().is_published()) {
+    for (place, event) in committed {
         let before = last.get(&event.session_id).copied().unwrap_or(0);
         findings.check(event.seq == before + 1, None, || {
             format!(

@@ -227,6 +227,10 @@ fn sessions(history: &History, replay: &Replay) -> BTreeMap<SessionId, Vec<Place
     let mut sessions: BTreeMap<SessionId, Vec<Placed<Machine>>> = BTreeMap::new();
     let noticed = first_noticed(history);
     for (number, group) in Groups::of(history, replay).groups.values().enumerate() {
+        // Turns have laws of their own: a driver names no session, and its commands also change records of the cluster.
+        if matches!(group.command, Command::Beside(_)) {
+            continue;
+        }
         for (session_id, call) in calls_of(number, group, replay, &noticed) {
             sessions.entry(session_id).or_default().push(call);
         }

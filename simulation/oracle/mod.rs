@@ -19,6 +19,7 @@ mod rest;
 mod revisions;
 mod tenancy;
 mod time;
+mod turns;
 mod versions;
 
 use crate::history::{History, Moment};
@@ -85,6 +86,7 @@ pub fn check_all(history: &History) -> Vec<Broken> {
         delivery::check(history, &replay, &versions),
         progress::check(history),
         elections::check(history),
+        turns::check(history, &replay),
     ]
     .into_iter()
     .flat_map(|findings| findings.broken)

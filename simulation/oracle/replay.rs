@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use serde_json::Value;
+use session_manager::machine::apply::beside::Beside;
 use session_manager::machine::apply::fork::ForkSession;
 use session_manager::machine::apply::long::LongWork;
 use session_manager::machine::apply::store::StoreWrite;
@@ -22,6 +23,7 @@ use session_manager::machine::model::profile::Terms;
 use session_manager::machine::refusal::{Fault, Refusal};
 use session_manager::machine::scope::Scope;
 use session_manager::machine::stamp::Stamp;
+use session_manager::machine::turn::TurnCommand;
 use session_manager::machine::view::View;
 use session_manager::machine::{self, Answer, Command, Outcome, Query, Stamped};
 use session_manager::replication::chain;
@@ -136,8 +138,10 @@ pub struct Step {
     pub stamp: Stamp,
     /// For a fork that took several commands: the stamp of the first.
     pub began: Option<Stamp>,
-    /// The session whose deleted entries this command frees.
+    /// The session whose deleted entries this command frees, or whose turn it is about.
     pub freed: Option<SessionId>,
+    /// The due time that it fires, as text.
+    pub fired: Option<String>,
     pub request_id: RequestId,
     pub is_retry: bool,
     /// The scope of its caller.
@@ -243,6 +247,13 @@ fn execute(state: &mut State, index: u64, stamped: &Stamped, changes: &mut Vec<C
     }
     let freed = match &stamped.command {
         Command::Long(LongWork::Free { leftover, .. }) => Some(leftover.session_id.clone()),
+        Command::Long(LongWork::FreeRecords { leftover, .. }) => Some(leftover.session_id.clone()),
+        // A driver names the turn only.
+        Command::Beside(_) => outcome.events.first().map(|event| event.session_id.clone()),
+        _other => None,
+    };
+    let fired = match &stamped.command {
+        Command::Beside(Beside::Turn(TurnCommand::Fire(due))) => Some(format!("{due:?}")),
         _other => None,
     };
     let effective = outcome.answer.is_ok() && outcome.has_effect();
@@ -252,6 +263,7 @@ fn execute(state: &mut State, index: u64, stamped: &Stamped, changes: &mut Vec<C
         stamp: Stamp { at_ms, ..stamped.stamp },
         began,
         freed,
+        fired,
         request_id: stamped.request_id,
         is_retry: stamped.is_retry,
         scope: stamped.scope.clone(),
@@ -295,6 +307,7 @@ fn asked_for(state: &State, work: &LongWork) -> Result<Option<Command>, Fault> {
 fn in_full(state: &State, command: &Command) -> Result<Option<Command>, Fault> {
     let update = match command {
         Command::Feed(_) => return Ok(None),
+        Command::Beside(command) if command.is_internal() => return Ok(None),
         Command::Long(work) => return asked_for(state, work),
         Command::UpdateMessage(update) => update,
         Command::Create(_)

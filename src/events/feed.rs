@@ -20,6 +20,7 @@ use super::ring::{Ring, weight};
 use super::stored::{self, StoredFeed};
 use super::{Committed, EventSink, locked};
 use crate::machine::ids::{FeedPlace, Position};
+use crate::machine::turn::driver::{AttachDriver, DRIVERS_MAX};
 use crate::metrics::{Counter, Page, catalogue};
 
 /// How long one full subscriber may delay the synthetic events of those after it.
@@ -347,6 +348,17 @@ impl Feed {
             state.fall_behind(to, oldest);
             self.published.notify_one();
         }
+    }
+
+    /// The drivers that are bound here and say who they are. Each once, whatever its bindings.
+    pub fn drivers(&self) -> Vec<AttachDriver> {
+        let state = locked(&self.state);
+        let mut found: BTreeMap<String, AttachDriver> = BTreeMap::new();
+        for owner in state.bindings.all_owners() {
+            let bound = owner.bounds.values().filter_map(|bound| bound.binding.filter.driver());
+            found.extend(bound.map(|driver| (driver.driver_id.clone(), driver)));
+        }
+        found.into_values().take(DRIVERS_MAX).collect()
     }
 
     pub fn bindings(&self) -> usize {

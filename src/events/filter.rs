@@ -13,6 +13,7 @@ use crate::machine::json::Object;
 use crate::machine::message::Role;
 use crate::machine::scope::Scope;
 use crate::machine::session::metadata_matches;
+use crate::machine::turn::driver::AttachDriver;
 
 /// The internal trigger type that carries every event, for bridges.
 pub const STORE_EVENTS: &str = "session::store::events";
@@ -146,6 +147,21 @@ impl Filter {
     /// The same filter for a subscriber that sees only the sessions of its scope.
     pub fn within(self, scope: Option<Arc<Scope>>) -> Filter {
         Filter { scope, ..self }
+    }
+
+    /// The driver that bound it, if it waits for turns and says who it is.
+    pub fn driver(&self) -> Option<AttachDriver> {
+        if self.wanted != Wanted::Kind(EventKind::TurnRequested) {
+            return None;
+        }
+        Some(AttachDriver {
+            driver_id: self.driver.driver_id.clone()?,
+            agent_ids: self.agents.ids.clone(),
+            agent_types: self.agents.types.clone(),
+            tenants: self.agents.tenants.clone(),
+            families: self.driver.families.clone(),
+            node: None,
+        })
     }
 
     /// False when no event of this kind and session can match.
@@ -372,6 +388,10 @@ mod tests {
         assert!(!filter.matches(&turn(json!({"agent_type": "coder", "tenant": "b"}))));
         assert!(!filter.matches(&turn(json!({"tenant": "a"}))));
         assert!(parse("session::turn::requested", json!({})).unwrap().matches(&turn(json!({}))));
+        let driver = filter.driver().unwrap();
+        assert_eq!((driver.driver_id.as_str(), driver.tenants), ("d", Some(vec!["a".to_owned()])));
+        assert!(parse("session::turn::requested", json!({})).unwrap().driver().is_none());
+        assert!(parse("session::turn::command", json!({"driver_id": "d"})).unwrap().driver().is_none());
         for (config, field) in [
             (json!({"agent_ids": "x"}), "`agent_ids`"),
             (json!({"tenants": [1]}), "`tenants`"),

@@ -23,6 +23,7 @@ use crate::config::Config;
 use crate::events::feed::Feed;
 use crate::proposal::cursor::Cursors;
 use crate::proposal::long::Chores;
+use crate::proposal::presence::Presence;
 use crate::proposal::raft::RaftAdapter;
 use crate::proposal::retention::Keeper;
 use crate::replication::client_urls::ClientUrl;
@@ -41,6 +42,8 @@ pub struct Data {
     retention: Option<AbortOnDropHandle<()>>,
     /// Aborted with the data.
     chores: Option<AbortOnDropHandle<()>>,
+    /// Aborted with the data.
+    presence: Option<AbortOnDropHandle<()>>,
     close_feed: CancellationToken,
 }
 
@@ -52,7 +55,12 @@ impl Data {
         let dispatch = tokio::spawn(store.feed.clone().dispatch(close_feed.clone()));
         let run = |chores: Chores| AbortOnDropHandle::new(tokio::spawn(chores.run(close_feed.clone())));
         let chores = store.chores(environment).map(run);
-        let mut data = Data { store, dispatch, retention: None, chores, close_feed };
+        // Only a cluster keeps records of drivers.
+        let presence = store.member.as_ref().map(|_| {
+            let presence = Presence { adapter: store.adapter.clone(), feed: store.feed.clone() };
+            AbortOnDropHandle::new(tokio::spawn(presence.run(close_feed.clone())))
+        });
+        let mut data = Data { store, dispatch, retention: None, chores, presence, close_feed };
         data.keep_feed(config, environment);
         Ok(data)
     }
@@ -73,7 +81,7 @@ impl Data {
 
     /// Closes the store, then the feed: it ends when there are no more commits.
     pub async fn close(self) {
-        drop((self.retention, self.chores));
+        drop((self.retention, self.chores, self.presence));
         self.store.close().await;
         self.close_feed.cancel();
         join_task("feed", self.dispatch).await;

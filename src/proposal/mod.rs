@@ -5,6 +5,7 @@
 //! May touch: the replication handle, the machine's vocabulary. Never: parse a request, deliver an event.
 
 pub mod cursor;
+pub mod presence;
 pub mod retention;
 pub mod bridge;
 pub mod local;

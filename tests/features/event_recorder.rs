@@ -14,7 +14,7 @@ use session_manager::events::stored::StoredFeed;
 use session_manager::events::{Committed, EventSink};
 use session_manager::machine::Command;
 use session_manager::machine::apply::store::{Envelope, StoreWrite};
-use session_manager::machine::event::EventKind;
+use session_manager::machine::event::{Event, EventKind};
 use session_manager::machine::ids::{Position, SessionId};
 use session_manager::machine::json::Json;
 use session_manager::surface::subscription::Subscription;
@@ -160,13 +160,15 @@ impl Record {
             self.markers += 1;
             return;
         }
+        if event.kind().is_published() {
+            self.check_seq(event);
+        }
         let kind = event.kind().trigger_type().to_owned();
         self.events.push(RecordedEvent { kind, payload: committed.payload().value() });
-        // Events beside the published ones have no number.
-        if event.seq == 0 {
-            return;
-        }
-        // Numbers are dense per session, and start over after a deletion. After a restart any first number is accepted.
+    }
+
+    /// Numbers are dense per session, and start over after a deletion. After a restart any first number is accepted.
+    fn check_seq(&mut self, event: &Event) {
         if let Some(expected) = self.seqs.get(&event.session_id)
             && *expected != event.seq
         {

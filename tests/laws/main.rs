@@ -26,4 +26,5 @@ mod paths;
 mod sequences;
 mod session_model;
 mod tenants;
+mod turn_oracle;
 mod turns;

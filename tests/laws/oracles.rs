@@ -23,7 +23,7 @@ use crate::oracle::replay::{Asked, State, asked, response};
 const NODES: [u64; 3] = [1, 2, 3];
 
 /// Builds the history of a correct cluster that executes one call at a time.
-struct FakeRun {
+pub struct FakeRun {
     history: History,
     state: State,
     hash: u128,
@@ -31,7 +31,7 @@ struct FakeRun {
 }
 
 impl FakeRun {
-    fn new() -> FakeRun {
+    pub fn new() -> FakeRun {
         let history = History { voters: NODES.into(), ..History::default() };
         let mut run = FakeRun { history, state: State::default(), hash: 0, order: 0 };
         for node in NODES {
@@ -75,7 +75,8 @@ impl FakeRun {
             let at = self.moment();
             self.history.samples.push(Sample { node, boot: 1, at, applied: entry.id, state_hash: hash, contents });
         }
-        for (ordinal, event) in (0..).zip(outcome.iter().flat_map(|outcome| &outcome.events)) {
+        let events = (0..).zip(outcome.iter().flat_map(|outcome| &outcome.events));
+        for (ordinal, event) in events.filter(|(_, event)| event.kind().is_published()) {
             for subscription in 0..self.history.subscriptions.len() {
                 let scope = &self.history.subscriptions[subscription].scope;
                 if scope.as_ref().is_some_and(|scope| !scope.includes(event.metadata.as_ref())) {
@@ -105,7 +106,7 @@ impl FakeRun {
     }
 
     /// A call with its correct answer. Returns its id.
-    fn call(&mut self, function: &'static str, request: Value) -> usize {
+    pub fn call(&mut self, function: &'static str, request: Value) -> usize {
         self.call_within(None, function, request)
     }
 
@@ -160,7 +161,7 @@ impl FakeRun {
         &mut self.history.operations[id]
     }
 
-    fn answer(&mut self, id: usize) -> &mut Value {
+    pub fn answer(&mut self, id: usize) -> &mut Value {
         match &mut self.operation(id).outcome {
             Outcome::Answered(answer) => answer,
             other => panic!("not answered: {other:?}"),
@@ -174,7 +175,7 @@ impl FakeRun {
         }
     }
 
-    fn end(mut self) -> History {
+    pub fn end(mut self) -> History {
         self.history.healed = Some(self.moment());
         for _ in NODES {
             self.call("session::get", json!({"session_id": "s"}));
@@ -222,14 +223,14 @@ fn correct() -> FakeRun {
 }
 
 /// The oracles that found a violation, in the order in which they run.
-fn failing_oracles(history: &History) -> Vec<&'static str> {
+pub fn failing_oracles(history: &History) -> Vec<&'static str> {
     let mut names: Vec<&str> = check_all(history).into_iter().map(|broken| broken.oracle).collect();
     names.dedup();
     names
 }
 
 #[track_caller]
-fn assert_fails(oracle: &str, history: &History) {
+pub fn assert_fails(oracle: &str, history: &History) {
     let broken = check_all(history);
     assert!(broken.iter().any(|broken| broken.oracle == oracle), "{oracle} found nothing; {broken:#?}");
 }

@@ -466,7 +466,7 @@ impl Comparison {
             }
             Op::Publish { session, kinds } => {
                 let envelope = |kind: u8| Envelope {
-                    kind: EventKind::ALL[usize::from(kind) % EventKind::ALL.len()],
+                    kind: EventKind::PUBLISHED[usize::from(kind) % EventKind::PUBLISHED.len()],
                     session_id: self.session(session.wrapping_add(kind % 2)),
                     role: None,
                     payload: Json::print(&json!({ "session_id": "published by a bridge", "n": kind })),

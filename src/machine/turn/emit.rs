@@ -186,7 +186,8 @@ fn session_state(work: &mut Work<'_>, name: &str, event: &Fields) -> Result<Opti
 fn transcript(work: &mut Work<'_>, turn: &mut Turn, name: &str, event: &Fields) -> Result<(), Failure> {
     match name {
         "text_delta" | "message.delta" => {
-            if turn.delta_name.get_or_insert_with(|| name.to_owned()) == name {
+            let growing = turn.delta_name.get_or_insert_with(|| name.to_owned());
+            if growing == name {
                 reply::grow(work, turn, Block::Text, &text(event, "text"))?;
             }
         }

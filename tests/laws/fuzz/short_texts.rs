@@ -131,7 +131,7 @@ proptest! {
     }
 
     #[test]
-    fn filters_of_any_config(config in any_json(), kind in 0..6usize, json_changes in vec(json_change(), 0..3)) {
+    fn filters_of_any_config(config in any_json(), kind in 0..11usize, json_changes in vec(json_change(), 0..3)) {
         let json_changes: Vec<JsonChange> = json_changes;
         let trigger = EventKind::ALL[kind].trigger_type();
         let mut good = serde_json::json!({"session_id": "s", "roles": ["user"], "metadata": {"k": 1}});

@@ -1,0 +1,140 @@
+//! The laws of turns: no turn is claimed by two drivers; no batch counts twice and none is lost once it is acknowledged;
+//! the numbers of a stream are dense and never given twice; the reply of a turn is what its deltas said; and nothing that
+//! is due fires twice.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+use session_manager::machine::event::{EventKind, Happened};
+use session_manager::machine::turn::reply;
+
+use super::Findings;
+use super::replay::Replay;
+use crate::history::{History, Outcome};
+
+/// The events of the streams, by session and number.
+type Streams = BTreeMap<(String, u64), Value>;
+
+pub fn check(history: &History, replay: &Replay) -> Findings {
+    let mut findings = Findings::of("turns");
+    let streams = streams(replay, &mut findings);
+    check_claims(history, &mut findings);
+    check_batches(history, &streams, &mut findings);
+    check_replies(replay, &mut findings);
+    check_due(replay, &mut findings);
+    findings
+}
+
+/// The numbers are dense. They start over with a session that is made anew.
+fn streams(replay: &Replay, findings: &mut Findings) -> Streams {
+    let mut last: BTreeMap<String, u64> = BTreeMap::new();
+    let mut streams = Streams::new();
+    for step in &replay.steps {
+        for event in &step.events {
+            let session_id = event.session_id.as_str().to_owned();
+            match event.kind() {
+                EventKind::Deleted => {
+                    last.remove(&session_id);
+                }
+                EventKind::StreamEvent => {
+                    let payload = event.payload().value();
+                    let Some(seq) = payload["seq"].as_u64() else { continue };
+                    let before = last.insert(session_id.clone(), seq).unwrap_or(0);
+                    findings.check(seq == before + 1, None, || {
+                        format!("entry {}: event {seq} of {session_id:?} follows {before}", step.index)
+                    });
+                    streams.insert((session_id, seq), payload["event"].clone());
+                }
+                _other => {}
+            }
+        }
+    }
+    streams
+}
+
+fn check_claims(history: &History, findings: &mut Findings) {
+    let mut winners: BTreeMap<&str, &str> = BTreeMap::new();
+    for operation in history.operations.iter().filter(|operation| operation.function == "session::turn::claim") {
+        let Outcome::Answered(answer) = &operation.outcome else { continue };
+        if answer["claimed"] != true {
+            continue;
+        }
+        let text = |field: &str| operation.request[field].as_str().unwrap_or_default();
+        let winner = *winners.entry(text("turn_id")).or_insert(text("driver_id"));
+        findings.check(winner == text("driver_id"), operation.returned, || {
+            format!("turn {:?} was claimed by {winner:?} and by {:?}", text("turn_id"), text("driver_id"))
+        });
+    }
+}
+
+/// An acknowledged batch is in the stream, under the numbers that its driver was told, once.
+fn check_batches(history: &History, streams: &Streams, findings: &mut Findings) {
+    let mut told: BTreeMap<(&str, u64), &Value> = BTreeMap::new();
+    let mut by_turn: BTreeMap<(String, u64), (&str, u64)> = BTreeMap::new();
+    for operation in history.operations.iter().filter(|operation| operation.function == "session::turn::emit") {
+        let Outcome::Answered(answer) = &operation.outcome else { continue };
+        let turn_id = operation.request["turn_id"].as_str().unwrap_or_default();
+        let n = operation.request["n"].as_u64().unwrap_or_default();
+        let first = *told.entry((turn_id, n)).or_insert(&answer["seqs"]);
+        findings.check(*first == answer["seqs"], operation.returned, || {
+            format!("batch {n} of {turn_id:?} got the numbers {first} and {}", answer["seqs"])
+        });
+        let events = operation.request["events"].as_array().into_iter().flatten();
+        for (event, seq) in events.zip(answer["seqs"].as_array().into_iter().flatten()) {
+            let Some(seq) = seq.as_u64() else { continue };
+            let stored = streams.iter().find(|((_, number), stored)| *number == seq && stored["turnId"] == turn_id);
+            let same =
+                stored.is_some_and(|(_, stored)| stored["type"] == event["type"] && stored["text"] == event["text"]);
+            findings.check(same, operation.returned, || {
+                format!("#{}: event {seq} of {turn_id:?} is {event}, the stream has {stored:?}", operation.id)
+            });
+            if let Some(((session_id, _), _)) = stored {
+                let owner = *by_turn.entry((session_id.clone(), seq)).or_insert((turn_id, n));
+                findings.check(owner == (turn_id, n), operation.returned, || {
+                    format!("the number {seq} of {session_id:?} was given to {owner:?} and to {:?}", (turn_id, n))
+                });
+            }
+        }
+    }
+}
+
+/// After every entry of the log, the reply of a turn has the text of its deltas so far.
+fn check_replies(replay: &Replay, findings: &mut Findings) {
+    let mut said: BTreeMap<String, String> = BTreeMap::new();
+    for step in &replay.steps {
+        for event in step.events.iter().filter(|event| event.kind() == EventKind::StreamEvent) {
+            let stored = event.payload().value()["event"].clone();
+            if let ("text_delta", Some(turn_id), Some(text)) =
+                (stored["type"].as_str().unwrap_or_default(), stored["turnId"].as_str(), stored["text"].as_str())
+            {
+                said.entry(turn_id.to_owned()).or_default().push_str(text);
+            }
+        }
+        for event in &step.events {
+            let (entry_id, body) = match &event.happened {
+                Happened::MessageAdded(entry) => (&entry.id, entry.body.clone()),
+                Happened::MessageUpdated { entry_id, message, .. } => {
+                    (entry_id, session_manager::machine::entry::Body::Message(message.clone()))
+                }
+                _other => continue,
+            };
+            let Some(turn_id) = entry_id.as_str().strip_suffix(".a") else { continue };
+            let Some(said) = said.get(turn_id) else { continue };
+            let text = reply::texts(&body).text;
+            findings.check(text == *said, None, || {
+                format!("entry {}: the reply of {turn_id:?} is {text:?}, its deltas said {said:?}", step.index)
+            });
+        }
+    }
+}
+
+fn check_due(replay: &Replay, findings: &mut Findings) {
+    let mut fired: BTreeMap<&str, u64> = BTreeMap::new();
+    for step in replay.steps.iter().filter(|step| step.effective) {
+        let Some(due) = &step.fired else { continue };
+        let first = *fired.entry(due.as_str()).or_insert(step.index);
+        findings.check(first == step.index, None, || {
+            format!("{due} fired at entry {first} and again at entry {}", step.index)
+        });
+    }
+}
