@@ -467,6 +467,8 @@ fn print_welcome(node: &Node, address: SocketAddr, data_dir: &str) {
     eprintln!("  data   {data_dir} ({} adapter)", node.adapter());
     eprintln!("  curl   curl {token}-d '{{\"title\": \"Hello\"}}' {}/v1/call/session::create", for_http(&url));
     eprintln!("  SDK    registerWorker('{url}') in Node, register_worker in Python and Rust");
+    let admins = if node.needs_credentials() { "" } else { " (without credentials, any token is an admin)" };
+    eprintln!("  agents {}/api/agents/<agent>{admins}", for_http(&url));
 }
 
 /// `http` for `ws`, `https` for `wss`.

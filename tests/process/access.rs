@@ -142,6 +142,71 @@ async fn seed(node: &Node) {
         let (status, answer) = call(node, function, "admin", body).await;
         assert_eq!(status, 200, "{function}: {answer}");
     }
+    seed_model(node).await;
+}
+
+/// A session of the model with a checkpoint under way, and two people.
+async fn seed_model(node: &Node) {
+    let source = json!({"kind": "cli", "interactive": true});
+    let model = |more: Value| {
+        let mut body = json!({"agent_id": "main", "session_id": SEED});
+        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        body
+    };
+    for (function, body) in [
+        ("session::open", model(json!({"source": source}))),
+        ("session::post", model(json!({"message": {"text": "note"}, "mode": "append"}))),
+        ("session::checkpoint", model(json!({}))),
+        ("session::identity::link", json!({"channel": "web", "channel_user_id": "a"})),
+        ("session::identity::link", json!({"channel": "web", "channel_user_id": "b"})),
+    ] {
+        let (status, answer) = call(node, function, "admin", body).await;
+        assert_eq!(status, 200, "{function}: {answer}");
+    }
+}
+
+/// The right request of a function of the session model. It changes nothing itself.
+async fn model_request(node: &Node, function: &str, unique: &str) -> Value {
+    let person = |id: &'static str| async move {
+        let asked = json!({"channel": "web", "channel_user_id": id});
+        call(node, "session::identity::resolve", "admin", asked).await.1["user_id"].take()
+    };
+    let session = json!({"agent_id": "main", "session_id": SEED});
+    let checkpoint = || async {
+        let profile =
+            call(node, "session::profile::get", "admin", json!({"agent_id": "main", "session_id": SEED})).await;
+        profile.1["checkpoint"]["underway"].clone()
+    };
+    let digest = TokenHash::of(unique).to_string();
+    let mut request = match function {
+        "session::open" => {
+            json!({"agent_id": "main", "session_id": unique, "source": {"kind": "cli", "interactive": true}})
+        }
+        "session::checkpoint::claim" => return json!({"checkpoint_id": checkpoint().await, "driver_id": "d"}),
+        "session::checkpoint::result" => return json!({"checkpoint_id": checkpoint().await, "success": true}),
+        "session::profile::list" => return json!({"agent_id": "main"}),
+        "session::identity::merge" => return json!({"user_id": person("a").await, "into": person("b").await}),
+        "session::identity::set-role" => {
+            return json!({"agent_id": "main", "user_id": person("a").await, "role": "owner"});
+        }
+        "session::identity::set-channel-token" => {
+            return json!({"agent_id": "main", "namespace": unique, "digest": digest});
+        }
+        "session::identity::channel-of-token" => return json!({"digest": digest}),
+        "session::identity::link" | "session::identity::unlink" | "session::identity::resolve" => {
+            return json!({"channel": "web", "channel_user_id": unique});
+        }
+        _of_a_session => session,
+    };
+    let more = [
+        ("message", json!({"text": unique})),
+        ("tool_call_id", json!("c")),
+        ("approved", json!(true)),
+        ("description", json!(unique)),
+        ("working_memory", json!(unique)),
+    ];
+    request.as_object_mut().unwrap().extend(more.map(|(name, value)| (name.to_owned(), value)));
+    request
 }
 
 /// Everything that the node stores.
@@ -200,8 +265,15 @@ async fn right_request(node: &Node, function: &str) -> Value {
         "session::turn::attach" | "session::turn::detach" => json!({"driver_id": unique}),
         "session::turn::send-command" => json!({"session_id": SEED, "command": "set_mode", "mode": unique}),
         "session::turn::claim" | "session::turn::emit" | "session::turn::ack" => turn_request(node, function).await,
+        _of_the_model if is_of_model(function) => model_request(node, function, &unique).await,
         _of_a_session => json!({"session_id": SEED, "entry_id": "e"}),
     }
+}
+
+fn is_of_model(function: &str) -> bool {
+    let families = ["session::profile::", "session::identity::", "session::checkpoint"];
+    families.iter().any(|family| function.starts_with(family))
+        || matches!(function, "session::open" | "session::post" | "session::approve" | "session::deactivate")
 }
 
 /// The right request of a driver, for a turn of its own.
