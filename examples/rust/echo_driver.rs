@@ -70,7 +70,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     let runs = driver.clone();
     worker.register_function(
-        &format!("{driver_id}::turn"),
+        format!("{driver_id}::turn"),
         RegisterFunction::new_async(move |turn: Value| {
             let driver = runs.clone();
             async move {
@@ -86,7 +86,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     );
     let commands = driver.clone();
     worker.register_function(
-        &format!("{driver_id}::command"),
+        format!("{driver_id}::command"),
         RegisterFunction::new_async(move |command: Value| {
             let driver = commands.clone();
             async move {
