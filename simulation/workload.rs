@@ -41,6 +41,9 @@ pub struct Common {
     entries: Mutex<BTreeMap<String, Vec<String>>>,
     /// Cursors of pages: of a session's messages by its id, and of lists by the empty name.
     cursors: Mutex<BTreeMap<String, Vec<String>>>,
+    /// Sessions whose turns the clients run, and the turns that were asked for. Nothing else writes to these sessions.
+    turn_sessions: Mutex<Vec<String>>,
+    turns: Mutex<Vec<String>>,
 }
 
 impl Common {
@@ -83,6 +86,14 @@ fn message(words: &str) -> Value {
     json!({ "role": "user", "timestamp": 1, "content": text(words) })
 }
 
+/// A turn that a client has claimed.
+struct Driven {
+    turn_id: String,
+    /// The number of its next batch.
+    n: u64,
+    said: String,
+}
+
 /// One client: one call at a time.
 pub struct Client {
     id: usize,
@@ -96,6 +107,8 @@ pub struct Client {
     own: Vec<String>,
     /// The last revision of an entry that this client saw. It may be stale.
     revisions: BTreeMap<(String, String), u64>,
+    /// Turns that this client drives.
+    driven: Vec<Driven>,
     /// Nodes that did not answer recently, and until when to avoid them.
     silent_until: BTreeMap<u64, Duration>,
 }
@@ -119,6 +132,7 @@ impl Client {
             written: 0,
             own: Vec::new(),
             revisions: BTreeMap::new(),
+            driven: Vec::new(),
             silent_until: BTreeMap::new(),
         }
     }
@@ -134,7 +148,8 @@ impl Client {
 
     async fn act(&mut self) {
         match self.chance.below(100) {
-            0..=15 => self.append_known().await,
+            0..=9 => self.append_known().await,
+            10..=15 => self.turn().await,
             16..=25 => self.append_minted().await,
             26..=29 => self.append_many().await,
             30..=41 => self.update().await,
@@ -302,6 +317,82 @@ impl Client {
     async fn ensure(&mut self) {
         let session_id = format!("s{}", self.chance.below(SHARED_SESSIONS));
         self.ensured(&session_id).await;
+    }
+
+    /// Asks for a turn, claims one, or goes on with one. Tenants have none.
+    async fn turn(&mut self) {
+        if self.is_scoped() {
+            return self.append_known().await;
+        }
+        match self.chance.below(8) {
+            0 | 1 => self.ask_for_turn().await,
+            2 | 3 => self.claim().await,
+            _more if self.driven.is_empty() => self.claim().await,
+            _more => self.emit().await,
+        }
+    }
+
+    async fn ask_for_turn(&mut self) {
+        let known = lock(&self.common.turn_sessions).clone();
+        if known.len() < 2 {
+            let request = json!({ "title": self.words() });
+            let answer = self.call("session::create", request, false).await;
+            if let Some(session_id) = answer.as_ref().and_then(|answer| answer["session_id"].as_str()) {
+                lock(&self.common.turn_sessions).push(session_id.to_owned());
+            }
+            return;
+        }
+        let Some(session_id) = self.chance.pick(&known).cloned() else { return };
+        let text = self.words();
+        let request = json!({
+            "session_id": session_id, "text": text, "client_turn_id": format!("{} {}", self.id, self.written),
+            "refuse_if_busy": self.chance.one_in(3), "claim_within_ms": self.chance.between(200, 5_000),
+        });
+        if let Some(answer) = self.call("session::turn::ask", request, true).await
+            && let Some(turn_id) = answer["turn_id"].as_str()
+        {
+            lock(&self.common.turns).push(turn_id.to_owned());
+        }
+    }
+
+    async fn claim(&mut self) {
+        let known = lock(&self.common.turns).clone();
+        // Mostly one of the newest: the others have ended.
+        let newest = known.len().saturating_sub(6);
+        let Some(turn_id) = self.chance.pick(&known[newest..]).cloned() else { return };
+        let request = json!({ "turn_id": turn_id, "driver_id": format!("driver {}", self.id) });
+        let answer = self.call("session::turn::claim", request, true).await;
+        let is_new = self.driven.iter().all(|driven| driven.turn_id != turn_id);
+        if answer.is_some_and(|answer| answer["claimed"] == true && answer["next_n"] == 1) && is_new {
+            self.driven.push(Driven { turn_id, n: 1, said: String::new() });
+        }
+    }
+
+    /// The next batch of a turn, sometimes the last one. A batch whose outcome is unknown is sent again.
+    async fn emit(&mut self) {
+        let at = self.chance.below(self.driven.len());
+        let Some(Driven { turn_id, n, said }) = self.driven.get(at) else { return };
+        let (turn_id, n, mut said) = (turn_id.clone(), *n, said.clone());
+        let mut events = Vec::new();
+        for _ in 0..self.chance.between(1, 4) {
+            let text = self.words();
+            said.push_str(&text);
+            events.push(json!({ "type": "text_delta", "text": text }));
+        }
+        let ends = self.chance.one_in(4);
+        if ends {
+            events.push(json!({ "type": "turn_complete", "finalText": said }));
+        }
+        let driver_id = format!("driver {}", self.id);
+        let request = json!({ "turn_id": turn_id, "driver_id": driver_id, "n": n, "events": events });
+        match self.call("session::turn::emit", request, true).await {
+            Some(_) if !ends => {
+                self.driven[at].n = n + 1;
+                self.driven[at].said = said;
+            }
+            // It has ended, it was taken away, or it is unknown whether the batch counts: this client leaves it.
+            Some(_) | None => drop(self.driven.remove(at)),
+        }
     }
 
     async fn create(&mut self) {
