@@ -21,7 +21,7 @@ pub enum Caller {
 /// What a person may do with an agent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-#[schemars(rename = "AgentRole")]
+#[schemars(rename = "PersonRole")]
 pub enum Role {
     Owner,
     User,

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 /// Why a checkpoint is made.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
+#[schemars(rename = "CheckpointReason")]
 pub enum Reason {
     #[default]
     Manual,

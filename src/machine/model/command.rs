@@ -34,6 +34,7 @@ impl Address {
 /// Whether a posted message may ask for a turn.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "snake_case")]
+#[schemars(rename = "PostMode")]
 pub enum Mode {
     #[default]
     Post,

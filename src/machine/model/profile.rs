@@ -57,6 +57,7 @@ pub enum DescriptionSource {
 /// What a session is doing, in the words of the model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
+#[schemars(rename = "ModelStatus")]
 pub enum Status {
     Idle,
     Running,
