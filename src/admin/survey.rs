@@ -116,13 +116,6 @@ impl Survey {
                 let left = if days < 0 { "expired".to_owned() } else { format!("{days} days left") };
                 notes.push(format!("node {node}: {warning}the certificate for {port} is valid until {until} ({left})"));
             }
-            if own.level > 0 && own.level < own.knows_level && self.leader == node {
-                let (level, knows) = (own.level, own.knows_level);
-                notes.push(format!(
-                    "the cluster is at level {level}, and its leader knows level {knows}: when no node has to go back to \
-                     an older build, run `session-manager cluster finalize`"
-                ));
-            }
             notes.extend(own.warnings.iter().map(|warning| format!("node {node}: WARNING: {warning}")));
         }
         notes

@@ -14,12 +14,13 @@ use tokio_util::sync::CancellationToken;
 use super::bindings::{Binding, BindingKey, Bindings, Bound};
 use super::delivery::{Delivery, Handed, Notice, print_envelope};
 use super::errors::ResumeError;
-use super::filter::Wanted;
+use super::filter::{Filter, Wanted};
 use super::position::{ClusterTag, OLDEST};
 use super::ring::{Ring, weight};
 use super::stored::{self, StoredFeed};
 use super::{Committed, EventSink, locked};
 use crate::machine::ids::{FeedPlace, Position};
+use crate::machine::scope::Scope;
 use crate::machine::turn::driver::{AttachDriver, DRIVERS_MAX};
 use crate::metrics::{Counter, Page, catalogue};
 
@@ -351,12 +352,15 @@ impl Feed {
     }
 
     /// The drivers that are bound here and say who they are. Each once, whatever its bindings.
-    pub fn drivers(&self) -> Vec<AttachDriver> {
+    pub fn drivers(&self) -> Vec<(AttachDriver, Option<Arc<Scope>>)> {
         let state = locked(&self.state);
-        let mut found: BTreeMap<String, AttachDriver> = BTreeMap::new();
+        let mut found = BTreeMap::new();
         for owner in state.bindings.all_owners() {
-            let bound = owner.bounds.values().filter_map(|bound| bound.binding.filter.driver());
-            found.extend(bound.map(|driver| (driver.driver_id.clone(), driver)));
+            for filter in owner.bounds.values().map(|bound| &bound.binding.filter) {
+                if let Some(driver) = filter.driver() {
+                    found.insert((driver.driver_id.clone(), scope_text(filter)), (driver, filter.scope().cloned()));
+                }
+            }
         }
         found.into_values().take(DRIVERS_MAX).collect()
     }
@@ -580,6 +584,11 @@ impl Queue {
         self.bytes -= weight(&committed.event);
         Some(committed)
     }
+}
+
+/// Two callers with different scopes may use one name.
+fn scope_text(filter: &Filter) -> Option<String> {
+    filter.scope().map(|scope| scope.text().to_owned())
 }
 
 #[cfg(test)]

@@ -149,6 +149,11 @@ impl Filter {
         Filter { scope, ..self }
     }
 
+    /// The scope of the subscriber.
+    pub fn scope(&self) -> Option<&Arc<Scope>> {
+        self.scope.as_ref()
+    }
+
     /// The driver that bound it, if it waits for turns and says who it is.
     pub fn driver(&self) -> Option<AttachDriver> {
         if self.wanted != Wanted::Kind(EventKind::TurnRequested) {

@@ -50,6 +50,10 @@ impl View for ScopedView<'_> {
         Some(self.view)
     }
 
+    fn scope(&self) -> Option<&Scope> {
+        Some(self.scope)
+    }
+
     fn meta(&self, session_id: &SessionId) -> Result<Option<SessionMeta>, Fault> {
         let meta = self.view.meta(session_id)?;
         Ok(meta.filter(|meta| self.scope.includes(meta.metadata.as_ref())))

@@ -12,6 +12,7 @@ use super::ids::{EntryId, FeedPlace, Position, RequestId, SessionId};
 use super::json::Json;
 use super::long::{Leftover, PendingFork};
 use super::refusal::{Fault, Refusal};
+use super::scope::Scope;
 use super::session::{SessionMeta, SessionStatus};
 
 /// The orders of `session::list`. Ties break by session id, ascending.
@@ -67,6 +68,11 @@ pub trait View {
     /// none: without one, there is no feed, no recorded answer and no long work.
     fn below(&self) -> Option<&dyn View> {
         None
+    }
+
+    /// The scope of the caller that sees this view; `None` if it sees everything.
+    fn scope(&self) -> Option<&Scope> {
+        self.below().and_then(|view| view.scope())
     }
 
     fn meta(&self, session_id: &SessionId) -> Result<Option<SessionMeta>, Fault>;

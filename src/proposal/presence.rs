@@ -11,6 +11,7 @@ use super::{Adapter, Proposal};
 use crate::events::feed::Feed;
 use crate::machine::Command;
 use crate::machine::apply::beside::Beside;
+use crate::machine::scope::Scope;
 use crate::machine::turn::TurnCommand;
 use crate::machine::turn::driver::AttachDriver;
 
@@ -19,6 +20,15 @@ const CHECK_EVERY: Duration = Duration::from_millis(500);
 /// A driver is told of again after so many looks, 3 s: three times before it would count as gone.
 const RENEW_AFTER: u32 = 6;
 const CALL_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// The drivers that were told of, by name and scope.
+type Told = BTreeMap<(String, Option<String>), ToldOf>;
+
+struct ToldOf {
+    driver: AttachDriver,
+    scope: Option<Arc<Scope>>,
+    looks: u32,
+}
 
 /// The task that keeps the drivers of this node attached.
 pub struct Presence {
@@ -29,7 +39,7 @@ pub struct Presence {
 impl Presence {
     /// Works until shutdown. What fails is tried again at the next look.
     pub async fn run(self, shutdown: CancellationToken) {
-        let mut told: BTreeMap<String, (AttachDriver, u32)> = BTreeMap::new();
+        let mut told = Told::new();
         loop {
             tokio::select! {
                 () = tokio::time::sleep(CHECK_EVERY) => {}
@@ -39,28 +49,34 @@ impl Presence {
         }
     }
 
-    async fn look(&self, told: &mut BTreeMap<String, (AttachDriver, u32)>) {
+    async fn look(&self, told: &mut Told) {
         let here = self.feed.drivers();
-        told.values_mut().for_each(|(_, looks)| *looks += 1);
-        for driver in &here {
-            let known = told.get(&driver.driver_id);
-            let is_fresh = known.is_some_and(|(known, looks)| known == driver && *looks < RENEW_AFTER);
-            if !is_fresh && self.propose(TurnCommand::Attach(driver.clone())).await {
-                told.insert(driver.driver_id.clone(), (driver.clone(), 0));
+        told.values_mut().for_each(|told| told.looks += 1);
+        let key = |driver: &AttachDriver, scope: &Option<Arc<Scope>>| {
+            (driver.driver_id.clone(), scope.as_ref().map(|scope| scope.text().to_owned()))
+        };
+        for (driver, scope) in &here {
+            let known = told.get(&key(driver, scope));
+            let is_fresh = known.is_some_and(|known| known.driver == *driver && known.looks < RENEW_AFTER);
+            if !is_fresh && self.propose(TurnCommand::Attach(driver.clone()), scope.clone()).await {
+                told.insert(key(driver, scope), ToldOf { driver: driver.clone(), scope: scope.clone(), looks: 0 });
             }
         }
-        let gone: Vec<String> =
-            told.keys().filter(|id| here.iter().all(|driver| driver.driver_id != **id)).cloned().collect();
-        for driver_id in gone {
-            if self.propose(TurnCommand::Detach { driver_id: driver_id.clone() }).await {
-                told.remove(&driver_id);
+        let stays: Vec<_> = here.iter().map(|(driver, scope)| key(driver, scope)).collect();
+        let gone: Vec<_> =
+            told.iter().filter(|(id, _)| !stays.contains(id)).map(|(id, of)| (id.clone(), of.scope.clone())).collect();
+        for (id, scope) in gone {
+            if self.propose(TurnCommand::Detach { driver_id: id.0.clone() }, scope).await {
+                told.remove(&id);
             }
         }
     }
 
-    async fn propose(&self, command: TurnCommand) -> bool {
+    /// On behalf of the caller that bound the driver, with its scope.
+    async fn propose(&self, command: TurnCommand, scope: Option<Arc<Scope>>) -> bool {
         let command = Command::Beside(Beside::Turn(command));
-        match self.adapter.propose(Proposal::new(command, Instant::now() + CALL_TIMEOUT)).await {
+        let proposal = Proposal { scope, ..Proposal::new(command, Instant::now() + CALL_TIMEOUT) };
+        match self.adapter.propose(proposal).await {
             Ok(_) => true,
             Err(error) => {
                 tracing::debug!(%error, "the drivers of this node are not told of; retrying");

@@ -34,6 +34,9 @@ const LEFT_FOR_LOG_BYTES: u64 = 8 << 20;
 /// A snapshot that did not fit is tried again when this much more is free.
 const MORE_ROOM_BYTES: u64 = 8 << 20;
 
+/// It is tried again after this time in any case: deletes make the state smaller and free nothing by themselves.
+const RETRY_AFTER: Duration = Duration::from_secs(10);
+
 /// The bytes that the file system of the data directory has left; `None` if nobody knows.
 pub type FreeBytes = Arc<dyn Fn() -> Option<u64> + Send + Sync>;
 
@@ -78,12 +81,15 @@ impl DiskSpace {
         (self.free)().is_none_or(|free| free > LEFT_FOR_LOG_BYTES)
     }
 
-    /// Waits until the disk has more space than now. False if nobody knows how much it has, or when `closed`.
+    /// Waits until the disk has more space than now, or some time has passed. False if nobody knows how much it has, or
+    /// when `closed`.
     pub async fn grows(&self, closed: impl Fn() -> bool) -> bool {
         let Some(before) = (self.free)() else { return false };
+        let until = tokio::time::Instant::now() + RETRY_AFTER;
         while !closed() {
             tokio::time::sleep(EVERY).await;
-            if (self.free)().is_none_or(|free| free >= before + MORE_ROOM_BYTES) {
+            let is_late = tokio::time::Instant::now() >= until;
+            if is_late || (self.free)().is_none_or(|free| free >= before + MORE_ROOM_BYTES) {
                 return true;
             }
         }

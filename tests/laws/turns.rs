@@ -11,6 +11,7 @@ use session_manager::machine::ids::SessionId;
 use session_manager::machine::long::Steps;
 use session_manager::machine::model::profile::Terms;
 use session_manager::machine::scope::Scope;
+use session_manager::machine::turn::driver::DriverRecord;
 use session_manager::machine::turn::due;
 use session_manager::machine::turn::work::JOURNAL_BYTES_MAX;
 use session_manager::machine::{Command, Query, Stamped, law};
@@ -599,4 +600,30 @@ fn raw_writes_under_a_running_turn_do_not_break_it() {
     assert_eq!(world.state()["state"], "ready");
     let id: SessionId = "s".into();
     assert!(world.run.look(|view| view.leaf(&id)).unwrap().is_some());
+}
+
+/// A driver belongs to the scope that attached it: nobody else can take its name, end it or learn of it.
+#[test]
+fn drivers_of_two_tenants_do_not_meet() {
+    let mut world = World::new();
+    let tenant = |owner: &str| Some(Arc::new(Scope::new(json!({"owner": owner})).unwrap()));
+    let attach = json!({"driver_id": "d"});
+    world.scope = tenant("a");
+    assert_eq!(world.call("session::turn::attach", attach.clone())["attached"], true);
+    assert_eq!(world.call("session::turn::attach", attach.clone())["attached"], true, "again");
+    world.scope = tenant("b");
+    let refused = world.try_call("session::turn::attach", attach.clone()).unwrap_err();
+    assert!(refused.contains("driver_id: somebody else has a driver with this name"), "{refused}");
+    assert_eq!(world.call("session::turn::detach", attach.clone())["detached"], false);
+    let drivers = world.call("session::turn::drivers", json!({}));
+    assert!(!drivers.to_string().contains("\"d\""), "{drivers}");
+    // Its own driver serves all agents, but no session of the other tenant.
+    world.call("session::turn::attach", json!({"driver_id": "e"}));
+    world.scope = None;
+    let drivers: Vec<DriverRecord> = serde_json::from_value(world.call("session::turn::drivers", json!({}))).unwrap();
+    assert_eq!(drivers.len(), 2, "a caller without a scope sees all");
+    let other = drivers.iter().find(|record| record.driver.driver_id == "e").unwrap();
+    assert!(other.may_run(json!({"owner": "b"}).as_object()));
+    assert!(!other.may_run(json!({"owner": "a"}).as_object()) && !other.may_run(None));
+    assert_eq!(world.call("session::turn::detach", attach)["detached"], true, "and ends all");
 }

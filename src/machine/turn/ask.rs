@@ -168,7 +168,9 @@ pub(super) fn add_message(work: &mut Work<'_>, turn_id: &str, entry: AskedEntry)
 /// Whether a driver is attached that runs this agent.
 fn has_driver(work: &Work<'_>, agent: &Agent) -> Result<bool, Fault> {
     let now = work.now();
-    let fits = |record: &DriverRecord| is_attached(record, now) && record.driver.serves(agent);
+    let metadata = work.meta.metadata.as_ref();
+    let fits =
+        |record: &DriverRecord| is_attached(record, now) && record.driver.serves(agent) && record.may_run(metadata);
     Ok(DriverRecord::all(work.view)?.iter().any(fits))
 }
 

@@ -9,8 +9,9 @@ use crate::machine::beside::{RecordKey, Space};
 use crate::machine::change::Change;
 use crate::machine::command::{Answer, Outcome};
 use crate::machine::ids::SessionId;
-use crate::machine::json::Json;
+use crate::machine::json::{Json, Object};
 use crate::machine::refusal::{Failure, Fault, Refusal};
+use crate::machine::scope::Scope;
 use crate::machine::stamp::Stamp;
 use crate::machine::view::View;
 
@@ -50,6 +51,10 @@ pub struct DriverRecord {
     /// It said good-bye. It may still come back before it counts as gone.
     #[serde(default)]
     pub detached: bool,
+    /// The scope of the caller that attached it. It runs turns of sessions within the scope, and nobody of another scope
+    /// can attach or detach it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scope: Option<String>,
 }
 
 /// The agent that a turn is for.
@@ -85,6 +90,24 @@ impl DriverRecord {
         parse(&value).map(Some)
     }
 
+    /// Whether it may run turns of a session with this metadata.
+    pub fn may_run(&self, metadata: Option<&Object>) -> bool {
+        let Some(text) = &self.scope else { return true };
+        Scope::parse(text).is_ok_and(|scope| scope.includes(metadata))
+    }
+
+    /// Whether the caller that sees this view may attach and detach it.
+    fn belongs_to(&self, view: &dyn View) -> bool {
+        view.scope().is_none_or(|scope| self.scope.as_deref() == Some(scope.text()))
+    }
+
+    /// The drivers that the caller may know of: its own, and those that run turns for everybody.
+    pub fn shown(view: &dyn View) -> Result<Vec<DriverRecord>, Fault> {
+        let mut all = DriverRecord::all(view)?;
+        all.retain(|record| record.scope.is_none() || record.belongs_to(view));
+        Ok(all)
+    }
+
     pub fn all(view: &dyn View) -> Result<Vec<DriverRecord>, Fault> {
         let found = view.records(&RecordKey::of_cluster(Space::Driver), None, DRIVERS_MAX)?;
         found.iter().map(|(_, value)| parse(value)).collect()
@@ -106,6 +129,10 @@ pub fn check_driver_id(driver_id: &str) -> Result<(), Refusal> {
 pub fn attach(view: &dyn View, stamp: &Stamp, attach: &AttachDriver) -> Result<Outcome, Failure> {
     check_driver_id(&attach.driver_id)?;
     let old = DriverRecord::read(view, &attach.driver_id)?;
+    if old.as_ref().is_some_and(|old| !old.belongs_to(view)) {
+        let why = "driver_id: somebody else has a driver with this name; choose another one";
+        return Err(Refusal::RequestInvalid(why.to_owned()).into());
+    }
     if old.is_none() && DriverRecord::all(view)?.len() >= DRIVERS_MAX {
         let why = format!("driver_id: {DRIVERS_MAX} drivers are attached already");
         return Err(Refusal::RequestInvalid(why).into());
@@ -115,6 +142,7 @@ pub fn attach(view: &dyn View, stamp: &Stamp, attach: &AttachDriver) -> Result<O
         attached_at: old.as_ref().map_or(stamp.at_ms, |old| old.attached_at),
         seen_until: stamp.at_ms.saturating_add(GONE_AFTER_MS),
         detached: false,
+        scope: view.scope().map(|scope| scope.text().to_owned()),
     };
     let mut changes = vec![Change::put_record(DriverRecord::key(&attach.driver_id), Json::print(&record))];
     // While there is a record, there is a due time: it is set again when it fires too early.
@@ -128,7 +156,9 @@ pub fn attach(view: &dyn View, stamp: &Stamp, attach: &AttachDriver) -> Result<O
 
 pub fn detach(view: &dyn View, stamp: &Stamp, driver_id: &str) -> Result<Outcome, Failure> {
     let answer = |detached: bool| Answer::Value(Json::print(&serde_json::json!({ "detached": detached })));
-    let Some(record) = DriverRecord::read(view, driver_id)?.filter(|record| !record.detached) else {
+    let Some(record) =
+        DriverRecord::read(view, driver_id)?.filter(|record| !record.detached && record.belongs_to(view))
+    else {
         return Ok(Outcome::unchanged(answer(false)));
     };
     let record = DriverRecord { detached: true, ..record };

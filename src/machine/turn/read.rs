@@ -100,7 +100,7 @@ pub struct JournalPage {
 
 pub fn query(view: &dyn View, query: &TurnQuery) -> Result<Json, Failure> {
     Ok(match query {
-        TurnQuery::Drivers => Json::print(&DriverRecord::all(view)?),
+        TurnQuery::Drivers => Json::print(&DriverRecord::shown(view)?),
         TurnQuery::Snapshot(session_id) => Json::print(&snapshot(view, session_id)?),
         TurnQuery::Journal { session_id, after, limit } => Json::print(&journal(view, session_id, *after, *limit)?),
         TurnQuery::Turn(turn_id) => Json::print(&turn(view, turn_id)?),

@@ -248,7 +248,9 @@ impl Gateway {
                 || driver.tenants.as_ref().is_none_or(|names| agent.tenant.iter().all(|tenant| names.contains(tenant)));
             // What concerns no session concerns no agent either.
             let serves = if request.session.is_some() { driver.serves(agent) } else { of_tenant() };
-            serves && driver.families.contains_key(request.family.name())
+            let tenant = speaker.person.scope();
+            let may_run = record.may_run(tenant.as_ref().map(|scope| scope.fields()));
+            serves && may_run && driver.families.contains_key(request.family.name())
         };
         let mut answer = None;
         for record in drivers.iter().filter(offers) {
