@@ -30,10 +30,11 @@ const KEEP_FEW: u64 = 1000;
 /// On a disk that is nearly full, a snapshot is due after this many entries: deletes free space in the state, and the
 /// log and the old snapshot hold theirs until there is a new snapshot. Nothing else would bring one, without writes.
 const ENTRIES_WHEN_LOW: u64 = 50;
-/// Entries kept behind such a snapshot: entries may be large, and few are applied while no writes are accepted.
-const KEEP_WHEN_LOW: u64 = 64;
 /// The pause between two such snapshots.
 const LOW_EVERY: Duration = Duration::from_secs(10);
+/// After fewer entries, even after one, a snapshot is due as well, because the deletes may be among them. The pause is
+/// longer then: on average such snapshots write this many bytes per second, however large the state is.
+const LOW_BYTES_PER_SECOND: u64 = 4 << 20;
 
 /// The bounds of the log.
 #[derive(Debug, Clone, Copy)]
@@ -62,11 +63,22 @@ impl Cadence {
         since.entries > 0 && enough && since.bytes >= since.snapshot_bytes
     }
 
+    /// Whether a disk that is nearly full needs a snapshot, so that the space of what was deleted comes back. `waited` is
+    /// the time since the last one of this kind.
+    fn frees(since: Since, waited: Option<Duration>) -> bool {
+        let longer = match since.entries < ENTRIES_WHEN_LOW {
+            true => Duration::from_secs(since.snapshot_bytes / LOW_BYTES_PER_SECOND),
+            false => Duration::ZERO,
+        };
+        since.entries > 0 && waited.is_none_or(|waited| waited >= LOW_EVERY + longer)
+    }
+
     /// The last entry that may be purged if the snapshot covers all entries up to `covered`. A disk that is nearly full
-    /// keeps few.
+    /// keeps none: the newest file of the log goes only with all of its entries, and it may be as large as the others.
+    /// openraft keeps what it is sending to followers.
     fn purgeable(&self, log: &Log, covered: u64, low: bool) -> u64 {
         if low {
-            return covered.saturating_sub(KEEP_WHEN_LOW.min(self.keep_entries));
+            return covered;
         }
         let by_bytes = log.index_before(covered, self.bytes / KEPT_PART).unwrap_or(0);
         let by_count = covered.saturating_sub(self.keep_entries);
@@ -128,7 +140,7 @@ async fn step(
         snapshot_bytes,
     };
     // A snapshot that does not fit would fail, and take the last space from the log meanwhile.
-    let frees = low && since.entries >= ENTRIES_WHEN_LOW && freed.is_none_or(|freed| freed.elapsed() >= LOW_EVERY);
+    let frees = low && Cadence::frees(since, freed.map(|freed| freed.elapsed()));
     let due = cadence.due(since) || snapshots.is_damaged() || frees;
     // After deletes the next one is smaller than the last. One that does not fit after all is given up in time.
     let expected = if frees { 0 } else { snapshot_bytes };
@@ -155,6 +167,19 @@ mod tests {
         assert!(due(1, 1000, 0));
         assert!(!due(100, 900, 1000), "a large state is not written for a few changes");
         assert!(due(100, 1000, 1000));
+    }
+
+    #[test]
+    fn a_nearly_full_disk_gets_a_snapshot_after_any_entry_and_a_large_one_less_often() {
+        let frees = |entries, snapshot_bytes, waited| {
+            Cadence::frees(Since { entries, bytes: 1, snapshot_bytes }, Some(Duration::from_secs(waited)))
+        };
+        assert!(!frees(0, 0, 1000), "nothing was deleted");
+        assert!(!frees(ENTRIES_WHEN_LOW, 1 << 40, 9));
+        assert!(frees(ENTRIES_WHEN_LOW, 1 << 40, 10));
+        assert!(!frees(1, 40 << 20, 19));
+        assert!(frees(1, 40 << 20, 20), "the snapshot before may have come in the middle of the deletes");
+        assert!(Cadence::frees(Since { entries: 1, bytes: 1, snapshot_bytes: 1 << 40 }, None));
     }
 
     #[test]

@@ -222,7 +222,7 @@ impl Base {
         let mut groups: Vec<Vec<Put>> = groups.collect::<Result<_, Fault>>()?;
         std::mem::drop(changes);
         dropped.into_iter().for_each(|place| writer.count_dead(place));
-        forgotten.into_iter().for_each(|number| writer.forget(number));
+        forgotten.map_or(Ok(()), |number| writer.forget(number))?;
         groups.push(vec![writer.finish()?]);
         Ok(groups)
     }

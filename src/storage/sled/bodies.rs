@@ -38,6 +38,9 @@ pub const BOOK_KEY: [u8; 1] = [0];
 /// A full file is closed and the next one begins.
 pub const FILE_BYTES: u32 = 32 << 20;
 
+/// A smaller file is not worth rewriting before it is full.
+const REWRITE_BYTES_MIN: u32 = 4 << 20;
+
 /// Shorter values stay in sled: a reference would save too little.
 const BODY_BYTES_MIN: usize = 128;
 
@@ -112,9 +115,15 @@ impl Extent {
     pub fn mostly_dead(&self) -> bool {
         self.dead * 2 > self.total
     }
+
+    /// True if no more bodies go to the file: it is full, or worth rewriting. Once true, it stays true.
+    pub fn is_closed(&self) -> bool {
+        self.end >= FILE_BYTES || self.end >= REWRITE_BYTES_MIN && self.mostly_dead()
+    }
 }
 
-/// The extents by file number. New bodies go to the last file.
+/// The extents by file number. New bodies go to the last file while it is open. No number is used twice: a reader may
+/// still hold a file, or a chunk of it, that was removed.
 pub type Book = BTreeMap<u32, Extent>;
 
 pub fn print_book(book: &Book) -> Bytes {
@@ -387,9 +396,16 @@ impl Writer<'_> {
         }
     }
 
-    /// Takes a file out of the book.
-    pub fn forget(&mut self, number: u32) {
+    /// Takes a file out of the book. The last one is followed by an empty one, so that its number is not used again.
+    pub fn forget(&mut self, number: u32) -> Result<(), Fault> {
+        if self.book.last_key_value().is_some_and(|(last, _)| *last == number) {
+            self.end_file().map_err(write_fault)?;
+            File::create(body_path(&self.bodies.dir, number + 1)).map_err(write_fault)?;
+            self.book.insert(number + 1, Extent::default());
+            self.created = true;
+        }
         self.book.remove(&number);
+        Ok(())
     }
 
     /// Makes the bodies durable and counts them. Returns the new book for sled.
@@ -405,11 +421,11 @@ impl Writer<'_> {
 
     fn add(&mut self, key: &[u8], value: &[u8]) -> io::Result<Place> {
         let (number, extent) = self.book.last_key_value().map_or((1, Extent::default()), |(file, at)| (*file, *at));
-        let number = if extent.end < FILE_BYTES {
-            number
-        } else {
+        let number = if extent.is_closed() {
             self.end_file()?;
             number + 1
+        } else {
+            number
         };
         let extent = self.book.entry(number).or_default();
         let place = Place {

@@ -177,6 +177,29 @@ fn a_full_file_is_followed_by_the_next() {
 }
 
 #[test]
+fn a_file_that_is_mostly_dead_gets_no_more_bodies_and_its_number_is_never_used_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let half_dead = Extent { end: REWRITE_BYTES_MIN, total: 10, dead: 5 };
+    let mostly_dead = Extent { dead: 6, ..half_dead };
+    let small = Extent { end: REWRITE_BYTES_MIN - 1, ..mostly_dead };
+    assert_eq!([half_dead, mostly_dead, small].map(|extent| extent.is_closed()), [false, true, false]);
+
+    File::create(body_path(dir.path(), 4)).unwrap().set_len(u64::from(REWRITE_BYTES_MIN)).unwrap();
+    let bodies = opened(dir.path(), Book::from([(4, mostly_dead)]));
+    let mut writer = bodies.writer();
+    writer.forget(4).unwrap();
+    writer.finish().unwrap();
+    assert!(bodies.remove(4).unwrap());
+    // The same after a restart.
+    let book = bodies.book().clone();
+    assert_eq!(book, Book::from([(5, Extent::default())]));
+    let bodies = opened(dir.path(), parse_book(&print_book(&book)).unwrap());
+    let stored = add(&bodies, &[(1, value(1, 300))]);
+    assert_eq!(bodies.book().keys().copied().collect::<Vec<_>>(), [5]);
+    assert_eq!(read(&bodies, &stored[0].0, &stored[0].1).unwrap_or_default(), value(1, 300));
+}
+
+#[test]
 fn a_file_is_not_removed_while_somebody_reads() {
     let dir = tempfile::tempdir().unwrap();
     let bodies = opened(dir.path(), Book::new());

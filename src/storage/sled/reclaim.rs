@@ -63,11 +63,10 @@ pub fn step(base: &Base) -> Result<(), Fault> {
     Ok(())
 }
 
-/// The file with the largest dead part, if that is more than half. New bodies still go to the last file.
+/// The file with the largest dead part, if that is more than half. An open file still gets new bodies.
 fn choose(base: &Base) -> Option<Pass> {
     let book = base.bodies().book();
-    let (last, _) = book.last_key_value()?;
-    let closed = book.iter().filter(|(file, extent)| *file != last && extent.mostly_dead());
+    let closed = book.iter().filter(|(_, extent)| extent.is_closed() && extent.mostly_dead());
     let (file, _) = closed.max_by_key(|(_, extent)| extent.dead * 1000 / extent.total.max(1))?;
     Some(Pass { file: *file, next_chunk: 0 })
 }
