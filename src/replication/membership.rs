@@ -174,10 +174,12 @@ impl MembershipChanges {
         )))
     }
 
-    /// Transfers leadership to a voter (0: the most up-to-date one) and returns when it is the leader.
+    /// Transfers leadership to a voter and returns when it is the leader. 0: to the most up-to-date voter; it does not
+    /// matter if another one was elected meanwhile.
     pub async fn transfer(&self, to: u64) -> Result<u64, Status> {
         let metrics = self.metrics();
         let membership = metrics.membership_config.membership();
+        let any = to == 0;
         let to = match to {
             0 => most_recent_voter(&metrics)
                 .ok_or_else(|| Status::failed_precondition("there is no other voter that could lead"))?,
@@ -187,22 +189,19 @@ impl MembershipChanges {
         if !membership.voter_ids().any(|voter| voter == to) {
             return Err(Status::failed_precondition(format!("node {to} is a learner: promote it first")));
         }
-        let took_over = timeout(TRANSFER_TIMEOUT, self.transfer_until_done(to)).await;
-        took_over
-            .map_err(|_| Status::unavailable(format!("node {to} did not take over within {TRANSFER_TIMEOUT:?}")))?;
-        Ok(to)
+        let took_over = timeout(TRANSFER_TIMEOUT, self.transfer_until_done(to, any)).await;
+        took_over.map_err(|_| Status::unavailable(format!("node {to} did not take over within {TRANSFER_TIMEOUT:?}")))
     }
 
-    async fn transfer_until_done(&self, to: u64) {
+    /// Returns the new leader: node `to`, or with `any` every node but this one.
+    async fn transfer_until_done(&self, to: u64, any: bool) -> u64 {
+        let own = self.peers.local.node;
         loop {
             let leader = Leader::of(&self.raft);
-            if leader.as_ref().is_some_and(|leader| leader.node == to) {
-                return;
-            }
-            if leader.as_ref().is_some_and(|leader| leader.node == self.peers.local.node)
-                && self.raft.trigger().transfer_leader(to).await.is_err()
-            {
-                return;
+            match leader.as_ref().map(|leader| leader.node) {
+                Some(node) if node == to || any && node != own => return node,
+                Some(node) if node == own && self.raft.trigger().transfer_leader(to).await.is_err() => return to,
+                Some(_) | None => {}
             }
             Leader::changed(&self.raft, &leader, TRANSFER_RETRY).await;
         }
@@ -216,7 +215,7 @@ impl MembershipChanges {
         {
             info!(to, "transferring leadership");
             // If it fails, the others elect a leader a little later.
-            let _ = timeout(within, self.transfer_until_done(to)).await;
+            let _ = timeout(within, self.transfer_until_done(to, true)).await;
         }
     }
 
