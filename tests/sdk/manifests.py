@@ -1,13 +1,14 @@
 """What `kubectl kustomize` makes of every overlay, and of `production` with all components, is valid: strictly, by the
 schemas of the oldest Kubernetes that was tried and of the newest that kubernetes-validate knows. Needs kubectl and the
 Python package kubernetes-validate; prints SKIPPED without kubectl."""
-import os, shutil, subprocess, sys, tempfile
+import os, re, shutil, subprocess, sys, tempfile
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 KUBERNETES = os.path.join(ROOT, "deploy", "kubernetes")
 OLDEST = "1.32"
 # Kinds of other projects, whose schemas the package does not have.
-FOREIGN = {"cert-manager.io/v1": {"Certificate", "Issuer"}, "monitoring.coreos.com/v1": {"PrometheusRule", "ServiceMonitor"}}
+FOREIGN = {"cert-manager.io/v1": {"Certificate", "Issuer"},
+           "monitoring.coreos.com/v1": {"PrometheusRule", "ServiceMonitor"}}
 
 
 def kustomize(directory):
@@ -21,15 +22,24 @@ def overlays(work):
     found = os.path.join(KUBERNETES, "overlays")
     for name in sorted(os.listdir(found)):
         yield name, kustomize(os.path.join(found, name))
-    everything = os.path.join(work, "everything")
-    os.mkdir(everything)
-    there = os.path.relpath(KUBERNETES, os.path.realpath(everything))
-    components = sorted(os.listdir(os.path.join(KUBERNETES, "components")))
-    lines = ["apiVersion: kustomize.config.k8s.io/v1beta1", "kind: Kustomization", "resources:",
-             f"  - {there}/overlays/production", "components:", *(f"  - {there}/components/{name}" for name in components)]
-    with open(os.path.join(everything, "kustomization.yaml"), "w") as file:
-        file.write("\n".join(lines) + "\n")
-    yield "production with " + ", ".join(components), kustomize(everything)
+    # The lines of the components become part of the overlay, as an operator would do it.
+    copy = shutil.copytree(KUBERNETES, os.path.join(work, "kubernetes"))
+    overlay = os.path.join(copy, "overlays", "production")
+    with open(os.path.join(overlay, "kustomization.yaml")) as file:
+        text = re.sub(r"^# (components:|  - \.\./\.\./components/)", r"\1", file.read(), flags=re.MULTILINE)
+    components = sorted(os.listdir(os.path.join(copy, "components")))
+    for name in components:
+        assert f"\n  - ../../components/{name}\n" in text, f"the overlay production does not offer {name}"
+    with open(os.path.join(overlay, "kustomization.yaml"), "w") as file:
+        file.write(text)
+    yield "production with " + ", ".join(components), kustomize(overlay)
+
+
+def images(value):
+    """Every image that a container of the manifests names."""
+    if isinstance(value, dict):
+        return [image for key, item in value.items() for image in ([item] if key == "image" else images(item))]
+    return [image for item in value for image in images(item)] if isinstance(value, list) else []
 
 
 def main():
@@ -43,6 +53,8 @@ def main():
             documents = [document for document in yaml.safe_load_all(text) if document]
             foreign = 0
             for document in documents:
+                for image in images(document):
+                    assert ":" in image, f"{name}: the image {image!r} has no version"
                 what = f"{name}: {document['kind']} {document['metadata']['name']}"
                 if document["kind"] in FOREIGN.get(document["apiVersion"], ()):
                     foreign += 1
@@ -51,8 +63,8 @@ def main():
                     try:
                         kubernetes_validate.validate(document, version, strict=True)
                     except Exception as error:
-                        sys.exit(f"FAILED: {what} is not valid for Kubernetes {version}: {error}")
-            print(f"{name}: {len(documents) - foreign} documents are valid; {foreign} of other projects are not checked")
+                        sys.exit(f"FAILED: {what} is not valid for Kubernetes {version}: {str(error).splitlines()[0]}")
+            print(f"{name}: {len(documents) - foreign} are valid, {foreign} of other projects are not checked")
             seen += 1
     assert seen >= 4, f"only {seen} overlays"
 
