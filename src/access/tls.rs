@@ -14,7 +14,10 @@ use rustls::crypto::{CryptoProvider, ring, verify_tls12_signature, verify_tls13_
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use rustls::server::{ParsedCertificate, WebPkiClientVerifier};
-use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, ServerConfig, SignatureScheme};
+use rustls::{
+    AlertDescription, CertificateError, ClientConfig, DigitallySignedStruct, RootCertStore, ServerConfig,
+    SignatureScheme,
+};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_rustls::{TlsAcceptor, TlsConnector, client, server};
 
@@ -313,6 +316,22 @@ impl PeerTls {
     pub fn not_after_ms(&self) -> Option<i64> {
         self.server.not_after_ms()
     }
+}
+
+/// Whether a handshake failed because a certificate is not valid at the time that one of the two sides takes for now.
+pub fn depends_on_the_clock(error: &io::Error) -> bool {
+    let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
+    matches!(
+        inner,
+        Some(
+            rustls::Error::InvalidCertificate(
+                CertificateError::Expired
+                    | CertificateError::ExpiredContext { .. }
+                    | CertificateError::NotValidYet
+                    | CertificateError::NotValidYetContext { .. }
+            ) | rustls::Error::AlertReceived(AlertDescription::CertificateExpired)
+        )
+    )
 }
 
 /// A node is known by the URI in its certificate, not by its address, which may change.

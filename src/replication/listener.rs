@@ -21,6 +21,7 @@ use super::admin_service::AdminService;
 use super::channels::MESSAGE_BYTES_MAX;
 use super::formation::service::{Member, Waiting};
 use super::peer_service::PeerService;
+use super::refusals::Refusals;
 use super::replica::StartError;
 use super::sender::Sender;
 use crate::access::tls::PeerTls;
@@ -188,11 +189,11 @@ fn handshakes(
 }
 
 async fn accept_secured(door: &Door, tls: &Arc<PeerTls>, ready: &mpsc::Sender<io::Result<PeerStream>>) {
-    let handshakes = Arc::new(Semaphore::new(HANDSHAKES_MAX));
+    let (handshakes, refusals) = (Arc::new(Semaphore::new(HANDSHAKES_MAX)), Arc::new(Refusals::default()));
     loop {
         let Ok(handshake) = handshakes.clone().acquire_owned().await else { return };
         let (stream, address, place) = door.accept().await;
-        let (tls, ready) = (tls.clone(), ready.clone());
+        let (tls, ready, refusals) = (tls.clone(), ready.clone(), refusals.clone());
         tokio::spawn(async move {
             match timeout(HANDSHAKE_MAX, tls.accept(stream)).await {
                 Ok(Ok((stream, certificate))) => {
@@ -201,7 +202,7 @@ async fn accept_secured(door: &Door, tls: &Arc<PeerTls>, ready: &mpsc::Sender<io
                     // The port is closing if nobody receives it.
                     let _ = ready.send(Ok(PeerStream::new(Box::new(stream), place, sender))).await;
                 }
-                Ok(Err(error)) => warn!(%address, %error, "the peer port refused a connection"),
+                Ok(Err(error)) => refusals.note(address, &error),
                 Err(_) => warn!(%address, "a TLS handshake at the peer port took too long"),
             }
             drop(handshake);

@@ -41,6 +41,7 @@ pub mod formation;
 pub mod backup;
 pub mod new_cluster;
 pub mod admin_service;
+mod refusals;
 pub mod listener;
 pub mod recover;
 pub mod housekeeping;

@@ -39,12 +39,17 @@ impl Named {
     }
 
     fn start(&mut self, arguments: &[&str]) {
+        self.start_with(arguments, &[]);
+    }
+
+    /// With these variables in its environment.
+    fn start_with(&mut self, arguments: &[&str], variables: &[(&str, &str)]) {
         self.starts += 1;
         let (client, peer, data) = (self.client.to_string(), self.peer.to_string(), self.data_dir());
         let discover = format!("file:{}", self.dir.join("nodes").display());
         let set = |command: &mut std::process::Command| {
             command.args(["--listen", &client, "--peer-listen", &peer, "--name", &self.name, "--discover", &discover]);
-            command.arg("--data-dir").arg(&data).args(arguments);
+            command.arg("--data-dir").arg(&data).args(arguments).envs(variables.iter().copied());
         };
         let log = self.dir.join(format!("{}-{}.log", self.name, self.starts));
         self.process = Some(ServerProcess::start(set, &log));
@@ -238,6 +243,15 @@ async fn a_mistake_is_one_clear_line_and_joins_nothing() {
     twin.start(&THREE);
     says(&twin, "is the name of node 1, which answers").await;
     twin.kill();
+    // A member of another cluster that has the name of a member here, and is told to look here. With `--rejoin` too it
+    // stays what it is.
+    clusters[1].kill();
+    write_nodes(dirs[1].path(), [&clusters[0]]);
+    let before = fs::read(clusters[1].data_dir().join("identity")).expect("its identity");
+    clusters[1].start(&[&THREE[..], &["--rejoin"]].concat());
+    says(&clusters[1], "but this node belongs to cluster").await;
+    assert_eq!(fs::read(clusters[1].data_dir().join("identity")).expect("its identity"), before);
+    formed(std::slice::from_ref(&clusters[1]), 1).await;
     // A place that does not exist.
     let mut lost = Named::new(dirs[0].path(), "lost");
     fs::remove_file(dirs[0].path().join("nodes")).ok();
@@ -245,4 +259,63 @@ async fn a_mistake_is_one_clear_line_and_joins_nothing() {
     says(&lost, "discover: ").await;
     let answers = try_cluster(&clusters[0].peer.to_string(), &["status"]).expect("a status");
     assert_eq!(answers["nodes"].as_array().map(Vec::len), Some(1), "nobody joined: {answers:#}");
+}
+
+/// The library that lets the clock of one process be wrong, if it is installed.
+fn wrong_clocks() -> Option<PathBuf> {
+    let places = fs::read_dir("/usr/lib").ok()?.flatten().map(|entry| entry.path());
+    let named = std::env::var_os("FAKETIME_LIBRARY").map(PathBuf::from);
+    named.into_iter().chain(places.map(|place| place.join("faketime/libfaketimeMT.so.1"))).find(|file| file.exists())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn clocks_that_are_an_hour_off_are_named_and_nothing_is_lost() {
+    let Some(library) = wrong_clocks() else {
+        println!("SKIPPED: libfaketime is not installed");
+        return;
+    };
+    let _only = one_cluster_at_a_time().await;
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let mut nodes: Vec<Named> = ["a", "b", "c"].map(|name| Named::new(dir.path(), name)).into();
+    write_nodes(dir.path(), &nodes);
+    let library = library.display().to_string();
+    let start = |node: &mut Named, offset: &str| match offset {
+        "" => node.start(&THREE),
+        // Only the time of day is wrong: a clock that measures how long something takes is not.
+        offset => {
+            let set = [("LD_PRELOAD", library.as_str()), ("FAKETIME", offset), ("FAKETIME_DONT_FAKE_MONOTONIC", "1")];
+            node.start_with(&THREE, &set);
+        }
+    };
+    for (node, offset) in nodes.iter_mut().zip(["", "-1h", "+1h"]) {
+        start(node, offset);
+    }
+    let id = formed(&nodes, 3).await;
+    let says = async |node: &Named, line: &str| {
+        let said = || node.logs().contains(line);
+        eventually(async || if said() { Ok(()) } else { Err(format!("{line:?} is not in: {}", node.logs())) }).await;
+    };
+    says(&nodes[0], "the clock of another node is ahead by this much").await;
+    says(&nodes[0], "the clock of another node is behind by this much").await;
+    let clients = Nodes::new(nodes.iter().map(|node| node.client).collect());
+    let load = start_load(LoadSettings::new("clocks"), &clients).await;
+    let history = load.history().clone();
+    progress(&history, 50).await;
+    // Every node leads once, so that the time of the log is taken from every clock. Then the clocks are set.
+    for at in 0..nodes.len() {
+        let status = cluster(&nodes[at].peer.to_string(), &["status"]).await;
+        let members = status["nodes"].as_array().cloned().unwrap_or_default();
+        let own = members.iter().find(|member| member["name"] == nodes[at].name.as_str()).expect("a member");
+        cluster(&nodes[at].peer.to_string(), &["transfer-leader", &own["node"].to_string()]).await;
+        progress(&history, 50).await;
+    }
+    for at in 1..nodes.len() {
+        nodes[at].kill();
+        start(&mut nodes[at], "");
+        assert_eq!(formed(&nodes, 3).await, id);
+        progress(&history, 50).await;
+    }
+    let history = load.stop().await;
+    equal_states(&nodes[0].peer.to_string(), 3).await;
+    assert_lawful(&history, &nodes.iter().map(|node| node.client).collect::<Vec<_>>()).await;
 }

@@ -280,7 +280,39 @@ fn the_cluster_is_installed_so_that_it_heals() {
     for selector in budgets.chain(policies).chain([spec["selector"].clone()]) {
         assert_eq!(&selector["matchLabels"], own);
     }
-    for service in of_kind("Service") {
+    let services = of_kind("Service");
+    for service in &services {
         assert_eq!(&service["spec"]["selector"], own);
+    }
+    // The base gives every resource the label of the pods. A pod behind two Services that are scraped counts twice.
+    for scrape in of_kind("ServiceMonitor") {
+        let wanted = scrape["spec"]["selector"]["matchLabels"].as_object().expect("labels").clone();
+        let selected = services.iter().filter(|service| {
+            let labels = &service["metadata"]["labels"];
+            wanted.iter().all(|(name, value)| labels[name] == *value || own[name] == *value)
+        });
+        assert_eq!(selected.count(), 1, "{wanted:?}");
+    }
+}
+
+#[test]
+fn the_image_runs_as_the_user_of_the_manifests_and_can_write_to_new_volumes() {
+    let image = std::fs::read_to_string(root().join("Dockerfile")).expect("a file");
+    let stages: Vec<&str> = image.split("\nFROM ").skip(1).filter(|stage| stage.starts_with("scratch")).collect();
+    assert_eq!(stages.len(), 2, "one from sources, one from a program of this machine");
+    let pod = &of_kind("StatefulSet")[0]["spec"]["template"]["spec"]["securityContext"];
+    let user = format!("USER {}:{}\n", pod["runAsUser"], pod["runAsGroup"]);
+    for stage in stages {
+        let (_, after) = stage.split_once(&user).expect("the user of the manifests");
+        assert!(after.starts_with("WORKDIR /data\n"), "the mount point of a new volume belongs to the user: {stage}");
+        assert!(stage.contains("ENTRYPOINT [\"/session-manager\"]"), "{stage}");
+    }
+    let text = std::fs::read_to_string(root().join("compose.yaml")).expect("a file");
+    let compose: Value = serde_yaml_ng::from_str(&text).expect("YAML");
+    let services = compose["services"].as_object().expect("services");
+    assert_eq!(services.len(), 3);
+    for (name, service) in services {
+        let data = service["volumes"].as_array().expect("volumes").iter().filter_map(Value::as_str);
+        assert!(data.clone().any(|volume| volume.ends_with(":/data")), "{name}: {service}");
     }
 }

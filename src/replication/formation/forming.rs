@@ -31,6 +31,8 @@ const ROUND_EVERY: Duration = Duration::from_millis(250);
 const SETTLED_ROUNDS: usize = 3;
 /// What a node waits for is logged when it changes, and again after this time.
 const REPEAT_AFTER: Duration = Duration::from_secs(30);
+/// The lines that are not repeated before.
+const REMEMBERED_MAX: usize = 8;
 /// A member that is asked to take this node in asks others in turn.
 const JOIN_MAX: Duration = Duration::from_secs(30);
 
@@ -244,22 +246,39 @@ pub async fn ask_to_join(meeting: &Meeting, at: &str, node: u64) -> Result<JoinR
     }
 }
 
-/// Repeats a line only when it changes, or after a while.
+/// Repeats a line only after a while. Two that take turns, such as a name without an address and too few nodes, are
+/// repeated no more often.
 #[derive(Default)]
-struct Said(Option<(String, Instant)>);
+struct Said(Vec<(String, Instant)>);
 
 impl Said {
     fn nothing_yet(&self) -> bool {
-        self.0.is_none()
+        self.0.is_empty()
     }
 
     fn say(&mut self, text: String, waits: &watch::Sender<String>) {
-        let again = self.0.as_ref().is_none_or(|(last, at)| *last != text || at.elapsed() >= REPEAT_AFTER);
-        if again {
+        if self.is_due(&text, Instant::now()) {
             warn!("{text}");
-            waits.send_replace(text.clone());
-            self.0 = Some((text, Instant::now()));
         }
+        waits.send_if_modified(|last| {
+            let other = *last != text;
+            if other {
+                *last = text;
+            }
+            other
+        });
+    }
+
+    fn is_due(&mut self, text: &str, now: Instant) -> bool {
+        if self.0.iter().any(|(said, at)| said == text && now.duration_since(*at) < REPEAT_AFTER) {
+            return false;
+        }
+        self.0.retain(|(said, _)| said != text);
+        if self.0.len() >= REMEMBERED_MAX {
+            self.0.remove(0);
+        }
+        self.0.push((text.to_owned(), now));
+        true
     }
 }
 
@@ -295,5 +314,20 @@ fn explain(waiting: &Waiting) -> String {
         Waiting::OlderRelease(address) => {
             format!("the node at {address} runs an older release that cannot take nodes in: upgrade it first")
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_that_take_turns_are_said_once_in_a_while() {
+        let (mut said, begun) = (Said::default(), Instant::now());
+        assert!(said.nothing_yet() && said.is_due("no address", begun) && said.is_due("too few nodes", begun));
+        assert!(!said.is_due("no address", begun) && !said.is_due("too few nodes", begun));
+        assert!(said.is_due("no address", begun + REPEAT_AFTER));
+        (0..100).for_each(|line| assert!(said.is_due(&line.to_string(), begun)));
+        assert_eq!(said.0.len(), REMEMBERED_MAX);
     }
 }

@@ -149,8 +149,9 @@ fn read(address: &str, answer: proto::MeetResponse) -> Answer {
 pub fn warn_about_clocks(answers: &[Answer]) {
     for answer in answers {
         if let Some(ahead_ms) = answer.clock_ahead_ms {
-            let (node, seconds) = (&answer.met.who.name, ahead_ms / 1000);
-            tracing::warn!(node, seconds, "the clock of another node is ahead by this much: set the clocks");
+            let (node, seconds) = (&answer.met.who.name, ahead_ms.abs() / 1000);
+            let way = if ahead_ms > 0 { "ahead" } else { "behind" };
+            tracing::warn!(node, seconds, "the clock of another node is {way} by this much: set the clocks");
         }
     }
 }
