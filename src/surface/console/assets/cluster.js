@@ -1,6 +1,6 @@
 // The cluster: its nodes, the figures of the last hour, and what an operator can do.
 
-import { get, here, me, post, webUrl } from './api.js';
+import { get, here, me, post, shellPost, webUrl } from './api.js';
 import { failed } from './app.js';
 import { callDialog } from './actions.js';
 import { bytes, count, date, fill, h, icon, iconButton, loading } from './dom.js';
@@ -153,7 +153,7 @@ export function clusterPage() {
         );
     }
 
-    const shell = (name) => (body) => `curl -sS -d '${JSON.stringify(body)}' ${here()}/v1/cluster/${name}`;
+    const shell = (name) => (body) => shellPost(`/v1/cluster/${name}`, body);
     const operate = (title, name, body, fields, options) =>
         callDialog(title, `POST /v1/cluster/${name}`, body, fields, {
             ...options,
@@ -246,7 +246,7 @@ export function clusterPage() {
                         {
                             danger: true,
                             confirm: 'Remove',
-                            explain: `${left} ${left === 1 ? 'voter remains' : 'voters remain'}; the cluster then survives the loss of ${Math.max(0, Math.ceil(left / 2) - 1)}. Node ${node.node} stops serving and cannot come back under this id.`,
+                            explain: `${left} ${left === 1 ? 'voter remains' : 'voters remain'}; the cluster then survives the loss of ${Math.max(0, Math.ceil(left / 2) - 1) || 'none'}. Node ${node.node} stops serving and cannot come back under this id.`,
                         },
                     );
                 },
@@ -319,8 +319,9 @@ export function clusterPage() {
                           ),
                       ],
             );
-        } catch (error) {
-            if (!plots.querySelector('svg')) fill(plots, failed(error));
+        } catch {
+            // The nodes above say why; once is enough.
+            if (!plots.querySelector('svg')) fill(plots, h('p.muted', null, 'No figures: the node does not answer.'));
         }
     }
     look();
