@@ -14,6 +14,8 @@ export function clusterPage() {
     const nodes = h('div.nodes', null, loading());
     const plots = h('div.plots', null, loading());
     const health = h('span', { role: 'status' });
+    /** The node that the figures are of; another one after this one was lost. */
+    const host = h('code', null, new URL(here()).host);
     const may = me()?.may.administer;
     const actions = h('div.row', null);
     const element = h(
@@ -21,7 +23,7 @@ export function clusterPage() {
         null,
         h('div.toolbar', null, h('h1', null, 'Cluster'), health, h('span.spacer', null), actions),
         nodes,
-        h('h2', null, 'The last hour of ', h('code', null, new URL(here()).host)),
+        h('h2', null, 'The last hour of ', host),
         plots,
     );
 
@@ -75,11 +77,10 @@ export function clusterPage() {
                                 'aria-hidden': 'true',
                             }),
                             h('strong', null, `Node ${node.node}`),
-                            h(
-                                'span.badge',
-                                { class: `badge ${node.role === 'leader' ? 'working' : 'idle'}` },
-                                node.role,
-                            ),
+                            // A node that does not answer has no role that anybody knows.
+                            node.role === '-'
+                                ? null
+                                : h(`span.badge.${node.role === 'leader' ? 'working' : 'idle'}`, null, node.role),
                             node.voter ? null : h('span.chip', null, 'no vote'),
                             h('span.spacer', null),
                             menu,
@@ -267,6 +268,7 @@ export function clusterPage() {
         try {
             const { samples, every_ms: every } = await get('/v1/history');
             if (closed) return;
+            fill(host, new URL(here()).host);
             const per = 1000 / every;
             const line = (name, pick, scale = 1) => ({
                 name,
