@@ -137,6 +137,17 @@ async function assertNoSidewaysScroll(page, where) {
     assert.equal(wide, false, `${where} scrolls sideways`);
 }
 
+/** Whatever a reader must be able to reach is within the screen. */
+async function assertInside(page, where) {
+    const outside = await page.evaluate(() =>
+        [...document.querySelectorAll('main button, main input, main textarea, main h1')]
+            .filter((one) => one.checkVisibility() && !one.closest('.facts, .segmented, .table-scroll'))
+            .filter((one) => one.getBoundingClientRect().right > innerWidth + 1)
+            .map((one) => one.outerHTML.slice(0, 120)),
+    );
+    assert.deepEqual(outside, [], where);
+}
+
 const node = await startNode(join(work, 'one'));
 const { url } = node;
 demo(url);
@@ -238,6 +249,7 @@ await test('everything works with the keyboard only', async () => {
     await press(page, 'k');
     assert.notEqual(await current(), before);
     await until('the tree', async () => (await page.locator('.branch-row').count()) === 2);
+    await see(page, '.branch-row .words', 'Wait. Would it be safer');
     await press(page, ']');
     await see(page, '.notice', 'not the active branch');
     assert.match(page.url(), /leaf=/);
@@ -372,11 +384,44 @@ await test('a reply is seen word by word', async () => {
     await page.done();
 });
 
+await test('a turn is seen with what it waits for, and a person approves it', async () => {
+    const place = { agent_id: 'main', session_id: 'telegram:ops' };
+    await call(url, 'session::open', { ...place, source: { kind: 'channel', platform: 'telegram', interactive: true } });
+    const sender = { channel: 'telegram', channelUserId: '7', displayName: 'Anna' };
+    const { turn_id } = await call(url, 'session::post', { ...place, message: { text: 'Restart it.', sender } });
+    const emit = (n, ...events) => call(url, 'session::turn::emit', { turn_id, driver_id: 'test', n, events });
+    const page = await open(`${url}/console#/sessions`);
+    const row = page.locator('.session-row', { hasText: 'main/telegram:ops' });
+    await row.getByRole('button', { name: 'agent: main, channel' }).waitFor();
+    await row.locator('a.open').click();
+    await see(page, '.turn', 'Turn waits for a driver');
+    await see(page, '.entry.user .sender', 'Anna');
+    await call(url, 'session::turn::claim', { turn_id, driver_id: 'test' });
+    const about = { toolCallId: 'c', toolName: 'service.restart' };
+    await emit(
+        1,
+        { type: 'text_delta', text: 'I ask first.' },
+        { type: 'tool_call', ...about, args: {} },
+        { type: 'permission_requested', requestId: 'p', ...about, description: 'Restart now?' },
+    );
+    await see(page, '.turn', 'Turn waits for a person');
+    await see(page, '.turn', 'driver test');
+    await see(page, '.turn .request', 'Restart now?');
+    await assertAccessible(page, 'a turn that waits');
+    await page.getByRole('button', { name: 'Approve' }).click();
+    await see(page, 'dialog .preview', 'session::turn::send-command');
+    await page.locator('dialog').getByRole('button', { name: 'Approve' }).click();
+    await see(page, '.turn', 'Turn is running');
+    await emit(2, { type: 'text_delta', text: 'Done.' }, { type: 'turn_complete', finalText: 'Done.' });
+    await see(page, '.entry .markdown', 'Done.');
+    await until('no turn', async () => await page.locator('.turn').isHidden());
+    await page.done();
+});
+
 await test('a person can create, write, rename, set a status, fork and delete, and sees the exact call', async () => {
     const page = await open(`${url}/console`);
     await page.getByRole('button', { name: 'New' }).click();
     await page.getByLabel('Title', { exact: true }).fill('Written by hand');
-    await page.getByText('The exact call').click();
     await see(page, 'dialog .preview', 'session::create');
     await see(page, 'dialog .preview pre', 'Written by hand');
     await page.getByLabel('Metadata (a JSON object, optional)').fill('{broken');
@@ -516,7 +561,9 @@ await test('hostile content is inert', async () => {
         asked.filter((one) => !one.startsWith(url)),
         [],
     );
-    // Text that turns the direction must not reach beyond its own element.
+    // Marks that turn the order of letters are shown, not obeyed; other text that turns it stays in its element.
+    await see(page, 'h1 .override', 'RLO');
+    await see(page, '.entry .markdown .override', 'RLO');
     const isolated = await page.locator('h1').evaluate((element) => getComputedStyle(element).unicodeBidi);
     assert.match(isolated, /isolate|plaintext/);
     await page.goto(`${url}/console#/sessions`);
@@ -546,7 +593,16 @@ await test('hostile content is inert', async () => {
     await page.done();
 });
 
+const LONG = 'an-id-that-goes-on-'.repeat(8);
+
 await test('the pages are accessible and fit, light and dark, wide and narrow', async () => {
+    await call(url, 'session::ensure', {
+        session_id: LONG,
+        title: `${'A title that goes on '.repeat(9)}${'W'.repeat(90)}`,
+        description: 'D'.repeat(400),
+        metadata: Object.fromEntries(Array.from('abcdefghij', (key) => [key.repeat(30), 'value '.repeat(20)])),
+    });
+    await call(url, 'session::append', { session_id: LONG, message: user(`${'x'.repeat(4000)}\n\n|a|b|\n|-|-|\n|c|d|`) });
     for (const [colorScheme, viewport] of [
         ['light', DESKTOP],
         ['dark', DESKTOP],
@@ -555,6 +611,8 @@ await test('the pages are accessible and fit, light and dark, wide and narrow', 
     ]) {
         const page = await open(`${url}/console`, { colorScheme, viewport, reducedMotion: 'reduce' });
         for (const [path, ready] of [
+            [`/sessions/${LONG}`, '.entry .markdown'],
+            [`/sessions/${encodeURIComponent('demo-ops/telegram:billing')}`, '.entry .markdown'],
             ['/sessions', '.session-row .tokens small, .session-row .messages'],
             ['/sessions?text=nothing-like-this', '.state'],
             ['/sessions/demo-checkout-total', '.entry .markdown'],
@@ -568,6 +626,7 @@ await test('the pages are accessible and fit, light and dark, wide and narrow', 
             await page.locator(ready).first().waitFor();
             await page.waitForTimeout(200);
             const where = `${path} ${colorScheme} ${viewport.width}`;
+            await assertInside(page, where);
             await assertAccessible(page, where);
             await assertNoSidewaysScroll(page, where);
         }
@@ -782,6 +841,19 @@ await test('the node is killed while a reply streams, and the page goes on at an
     });
     await until('the whole reply', async () => (await seen()).join('') === whole);
     await see(page, '.banner.moved', 'does not answer. This page goes on at');
+    // Pages that were never opened are there as well, although the node that served their files is gone.
+    for (const [key, heading] of [
+        ['f', 'Feed'],
+        ['c', 'Cluster'],
+        ['s', 'Sessions'],
+    ]) {
+        await press(page, 'g', key);
+        await see(page, '.page h1', heading);
+    }
+    await press(page, 'g', 'a');
+    await see(page, '.operations', 'append');
+    await page.goto(`${home.url}/console#/sessions/${session_id}`);
+    await until('the whole reply again', async () => (await seen()).join('') === whole);
     // More entries, each once, in order; and a message written here arrives once.
     for (let at = 0; at < 10; at += 1)
         await call(rest, 'session::append', { session_id, message: user(`after ${at}`), entry_id: `after-${at}` });

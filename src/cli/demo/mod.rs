@@ -2,6 +2,7 @@
 //! Every id is fixed, so running it again changes nothing.
 
 mod story;
+mod team;
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -19,7 +20,7 @@ use crate::access::credentials::now_ms;
 use crate::observe::{CLIENT_LEVEL, LogFormat};
 
 const ABOUT: &str = "\
-Fill a running node with conversations: branches, forks, tool calls, errors, streamed answers.
+Fill a running node with conversations: branches, forks, tool calls, errors, a turn with an approval.
 
 The sessions have the metadata {\"demo\": true} and ids that begin with `demo-`. Running the command again changes \
 nothing. With --live one more conversation goes on until the command is stopped. Look at them at /console of the node.";
@@ -90,8 +91,9 @@ impl Teller<'_> {
         for number in 0..args.sessions {
             self.write(&story::small(number), now - (number as i64 + 2) * 600_000).await?;
         }
+        let turns = usize::from(team::tell(self.client).await?);
         let web = args.node.url.replacen("ws", "http", 1);
-        println!("{} conversations are stored; look at {web}/console", story::all().len() + args.sessions);
+        println!("{} conversations are stored; look at {web}/console", story::all().len() + args.sessions + turns);
         if args.live {
             println!("one more goes on until you stop this command");
             for number in 0.. {

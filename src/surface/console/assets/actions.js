@@ -49,7 +49,7 @@ export function callDialog(title, name, body, fields, options = {}) {
         ...[
             options.explain ? h('p', null, options.explain) : '',
             ...fields,
-            h('details.exact', null, h('summary', null, 'The exact call'), preview),
+            h('details.exact', { open: true }, h('summary', null, 'The exact call'), preview),
             wrong,
             h(
                 'footer',
@@ -177,18 +177,24 @@ export function makeActive(meta, entryId, done) {
     );
 }
 
+const TYPED_MAX = 60;
+const messages = (n) => (n === 1 ? 'Its message is' : `All ${n} messages are`);
+
 export function deleteSession(meta, done) {
+    // A title that nobody wants to type is no good question.
+    const word = meta.title && meta.title.length <= TYPED_MAX ? meta.title.trim() : meta.session_id;
+    const what = word === meta.session_id ? 'id' : 'title';
     const [box, again] = field(
-        `Type the title to confirm: ${meta.title || meta.session_id}`,
+        `Type the ${what} to confirm: ${word}`,
         h('input', { autofocus: true, required: true }),
     );
     callDialog('Delete session', 'session::delete', () => ({ session_id: meta.session_id }), [box], {
         danger: true,
         confirm: 'Delete',
-        explain: `All ${meta.message_count} messages are removed on every node. This cannot be undone. Forks stay.`,
+        explain: `${messages(meta.message_count)} removed on every node. This cannot be undone. Forks stay.`,
         done,
         run: (body) => {
-            if (again.value.trim() !== (meta.title || meta.session_id)) throw new Error('the title does not match');
+            if (again.value.trim() !== word) throw new Error(`the ${what} does not match`);
             return call('session::delete', body);
         },
     });

@@ -352,9 +352,12 @@ async function readEvents(response, end, deliver) {
     }
 }
 
-/** The same call for a shell. @param {string} name @param {object} body */
-export function curl(name, body) {
+/** The same request for a shell. @param {string} path @param {object} body */
+export function shellPost(path, body) {
     const text = JSON.stringify(body).replaceAll("'", "'\\''");
     const token = account?.login ? ` -H "authorization: Bearer $SESSION_MANAGER_TOKEN"` : '';
-    return `curl -sS${token} -H 'content-type: application/json' \\\n  -d '${text}' \\\n  ${base}/v1/call/${name}`;
+    return `curl -sS${token} -H 'content-type: application/json' \\\n  -d '${text}' \\\n  ${base}${path}`;
 }
+
+/** The same call for a shell. @param {string} name @param {object} body */
+export const curl = (name, body) => shellPost(`/v1/call/${name}`, body);

@@ -20,6 +20,9 @@ const TABS = [
     { name: 'api', label: 'API', icon: 'code', key: 'a', may: 'read' },
 ];
 
+/** After the first page is drawn, and long before a reader needs the others. */
+const LOAD_AHEAD_MS = 800;
+
 const main = h('main', { id: 'main', tabindex: -1 });
 const nav = h('nav', { 'aria-label': 'Pages' });
 const standing = h('div.standing', { role: 'status', 'aria-live': 'polite' });
@@ -132,7 +135,7 @@ async function show() {
     }
     fill(main, loading());
     try {
-        const make = await route.load();
+        const make = await route.load().catch(moveOn);
         const params = (route.path.exec(path) ?? [])
             .slice(1)
             .map((part) => (part === undefined ? '' : decodeURIComponent(part)));
@@ -147,6 +150,19 @@ async function show() {
     } catch (error) {
         if (mine === turn) fill(main, failed(error));
     }
+}
+
+/** The file of a page cannot be had any more, because its node is gone: the console of another node has it. */
+async function moveOn(error) {
+    const { base, home } = status();
+    if (base === home) throw error;
+    location.assign(`${base}/console${location.hash}`);
+    return new Promise(() => {});
+}
+
+/** Loads the files of all pages while nothing else is to do, so that they are there when the node is not. */
+function loadAhead() {
+    for (const route of ROUTES) route.load().catch(() => {});
 }
 
 /** What to show instead of a page that could not be loaded. @param {any} error */
@@ -227,7 +243,8 @@ function drawStanding() {
             banner,
             `${new URL(home).host} does not answer. This page goes on at ${host}, one of ${nodes.length} nodes.`,
         );
-    if (now === 'behind') fill(banner, `${host} is behind, so what you see may be out of date: ${reason}`);
+    if (now === 'behind')
+        fill(banner, `${host} is behind, so what you see may be out of date: ${reason.replaceAll(/\s*\n\s*/g, '; ')}`);
     if (now === 'offline')
         fill(
             banner,
@@ -357,6 +374,7 @@ async function begin() {
         await loadMe();
         drawFrame();
         await show();
+        setTimeout(loadAhead, LOAD_AHEAD_MS);
     } catch (error) {
         fill(main, failed(error));
     }

@@ -1,6 +1,6 @@
 // The cluster: its nodes, the figures of the last hour, and what an operator can do.
 
-import { get, here, me, post, webUrl } from './api.js';
+import { get, here, me, post, shellPost, webUrl } from './api.js';
 import { failed } from './app.js';
 import { callDialog } from './actions.js';
 import { bytes, count, date, fill, h, icon, iconButton, loading } from './dom.js';
@@ -14,6 +14,8 @@ export function clusterPage() {
     const nodes = h('div.nodes', null, loading());
     const plots = h('div.plots', null, loading());
     const health = h('span', { role: 'status' });
+    /** The node that the figures are of; another one after this one was lost. */
+    const host = h('code', null, new URL(here()).host);
     const may = me()?.may.administer;
     const actions = h('div.row', null);
     const element = h(
@@ -21,7 +23,7 @@ export function clusterPage() {
         null,
         h('div.toolbar', null, h('h1', null, 'Cluster'), health, h('span.spacer', null), actions),
         nodes,
-        h('h2', null, 'The last hour of ', h('code', null, new URL(here()).host)),
+        h('h2', null, 'The last hour of ', host),
         plots,
     );
 
@@ -75,11 +77,10 @@ export function clusterPage() {
                                 'aria-hidden': 'true',
                             }),
                             h('strong', null, `Node ${node.node}`),
-                            h(
-                                'span.badge',
-                                { class: `badge ${node.role === 'leader' ? 'working' : 'idle'}` },
-                                node.role,
-                            ),
+                            // A node that does not answer has no role that anybody knows.
+                            node.role === '-'
+                                ? null
+                                : h(`span.badge.${node.role === 'leader' ? 'working' : 'idle'}`, null, node.role),
                             node.voter ? null : h('span.chip', null, 'no vote'),
                             h('span.spacer', null),
                             menu,
@@ -153,7 +154,7 @@ export function clusterPage() {
         );
     }
 
-    const shell = (name) => (body) => `curl -sS -d '${JSON.stringify(body)}' ${here()}/v1/cluster/${name}`;
+    const shell = (name) => (body) => shellPost(`/v1/cluster/${name}`, body);
     const operate = (title, name, body, fields, options) =>
         callDialog(title, `POST /v1/cluster/${name}`, body, fields, {
             ...options,
@@ -246,7 +247,7 @@ export function clusterPage() {
                         {
                             danger: true,
                             confirm: 'Remove',
-                            explain: `${left} ${left === 1 ? 'voter remains' : 'voters remain'}; the cluster then survives the loss of ${Math.max(0, Math.ceil(left / 2) - 1)}. Node ${node.node} stops serving and cannot come back under this id.`,
+                            explain: `${left} ${left === 1 ? 'voter remains' : 'voters remain'}; the cluster then survives the loss of ${Math.max(0, Math.ceil(left / 2) - 1) || 'none'}. Node ${node.node} stops serving and cannot come back under this id.`,
                         },
                     );
                 },
@@ -267,6 +268,7 @@ export function clusterPage() {
         try {
             const { samples, every_ms: every } = await get('/v1/history');
             if (closed) return;
+            fill(host, new URL(here()).host);
             const per = 1000 / every;
             const line = (name, pick, scale = 1) => ({
                 name,
@@ -319,8 +321,9 @@ export function clusterPage() {
                           ),
                       ],
             );
-        } catch (error) {
-            if (!plots.querySelector('svg')) fill(plots, failed(error));
+        } catch {
+            // The nodes above say why; once is enough.
+            if (!plots.querySelector('svg')) fill(plots, h('p.muted', null, 'No figures: the node does not answer.'));
         }
     }
     look();

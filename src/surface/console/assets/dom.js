@@ -35,12 +35,29 @@ function apply(element, props) {
     }
 }
 
-function add(element, children) {
+/** Adds children at the end of an element; text becomes text. @param {Element} element @param {Child[]} children */
+export function add(element, children) {
     for (const child of children.flat(Infinity)) {
         if (child === null || child === undefined || child === false) continue;
-        element.append(child instanceof Node ? child : String(child));
+        if (child instanceof Node) element.append(child);
+        else element.append(...inOrder(String(child)));
     }
     return element;
+}
+
+const OVERRIDES = { '\u202d': 'LRO', '\u202e': 'RLO' };
+
+/**
+ * Text with the two marks that turn the order of all letters shown instead of obeyed: they let `gpj.exe` look like
+ * `exe.jpg`. Languages that are written from right to left do not need them.
+ * @param {string} text @returns {(string|Node)[]}
+ */
+function inOrder(text) {
+    if (!/[\u202d\u202e]/.test(text)) return [text];
+    return text.split(/([\u202d\u202e])/).map((part) => {
+        if (!(part in OVERRIDES)) return part;
+        return h('span.override', { title: 'a mark that turns the order of letters, not obeyed' }, OVERRIDES[part]);
+    });
 }
 
 /** Replaces everything in an element. @param {Element} element @param {...Child} children */
@@ -98,6 +115,10 @@ const dateFormat = new Intl.DateTimeFormat(undefined, { dateStyle: 'medium', tim
 const countFormat = new Intl.NumberFormat(undefined);
 const shortFormat = new Intl.NumberFormat(undefined, { notation: 'compact', maximumFractionDigits: 1 });
 
+const moneyFormat = new Intl.NumberFormat(undefined, { minimumFractionDigits: 2, maximumFractionDigits: 2 });
+
+/** `1 message`, `2 messages`. @param {number} n @param {string} one @param {string} [many] */
+export const counted = (n, one, many = `${one}s`) => `${countFormat.format(n)} ${n === 1 ? one : many}`;
 export const clock = (/** @type {number} */ ms) => clockFormat.format(ms);
 export const date = (/** @type {number} */ ms) => dateFormat.format(ms);
 export const count = (/** @type {number} */ n) => countFormat.format(n);
@@ -137,7 +158,7 @@ export function bytes(bytes) {
 }
 
 /** @param {number} usd */
-export const money = (usd) => (usd >= 1 ? `$${usd.toFixed(2)}` : usd > 0 ? `$${usd.toFixed(4)}` : '$0');
+export const money = (usd) => (usd >= 1 ? `$${moneyFormat.format(usd)}` : usd > 0 ? `$${usd.toFixed(4)}` : '$0');
 
 /** A line at the lower edge, read out by screen readers. @param {string} text @param {boolean} [isError] */
 export function toast(text, isError) {

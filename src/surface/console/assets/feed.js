@@ -5,7 +5,17 @@ import { setQuery } from './app.js';
 import { clock, count, debounce, fill, h, icon, json, loading, perFrame, state, toast } from './dom.js';
 import { excerpt } from './message.js';
 
-const TYPES = ['created', 'message-added', 'message-updated', 'status-changed', 'meta-updated', 'deleted'];
+/** Without a choice the first six are shown; those of turns only if they are asked for. */
+const TYPES = [
+    'created',
+    'message-added',
+    'message-updated',
+    'status-changed',
+    'meta-updated',
+    'deleted',
+    'turn::requested',
+    'stream::event',
+];
 const ROWS_MAX = 500;
 /** How many events from a place in the past are read before the reader asks for more. */
 const PAGE = 200;
@@ -106,7 +116,7 @@ export function feedPage(query) {
             null,
             h('label.search', null, icon('search'), session),
             text('roles', 'Roles, such as user,assistant', 'roles'),
-            text('metadata', 'Metadata, a JSON object', 'metadata {"k": "v"}'),
+            text('metadata', 'Metadata, a JSON object', 'metadata {"k":"v"}'),
             h('span.spacer', null),
             pause,
             h(
@@ -233,6 +243,8 @@ export function feedPage(query) {
 
     function draw({ type, data, id }) {
         const name = type.replace('session::', '');
+        const known = data?.timestamp ?? data?.created_at ?? data?.event?.ts;
+        const time = known ?? (type.startsWith('session::') ? 0 : Date.now());
         const row = h(
             'details.event',
             {
@@ -258,8 +270,8 @@ export function feedPage(query) {
             h(
                 'summary',
                 null,
-                h('span.when', null, clock(data?.timestamp ?? data?.created_at ?? Date.now())),
-                h(`span.kind.${name}`, null, name),
+                h('span.when', null, time ? clock(time) : ''),
+                h('span.kind', { class: `kind ${name.replace('::', '-')}` }, name),
                 h('span.session-id', null, data?.session_id ?? ''),
                 h('span.what', { dir: 'auto' }, describe(type, data)),
                 h('span.position', { title: id }, id.split('.').slice(-2).join('.')),
@@ -336,10 +348,10 @@ export function feedPage(query) {
                                     one.behind ? ' behind' : ' up to date',
                                 ),
                                 h('td', null, one.kind, one.function_id ? h('code', null, ` ${one.function_id}`) : ''),
-                                h('td', null, one.filter),
+                                h('td', null, one.filter.replaceAll('session::', '')),
                                 h('td.number', null, count(one.bindings)),
                                 h('td.number', null, count(one.lag)),
-                                h('td', null, (one.position ?? '–').split('.').slice(-2).join('.')),
+                                h('td', { title: one.position ?? '' }, shortPosition(one.position)),
                             ),
                         ),
                     ),
@@ -384,6 +396,12 @@ export function feedPage(query) {
 /** The index in the log of a position `cluster.group.index.ordinal`. @param {string|null|undefined} position */
 const indexOf = (position) => Number((position ?? '').split('.').at(-2) ?? 0) || 0;
 
+/** Before the first entry of the log there is a position that is not worth a number. */
+function shortPosition(position) {
+    const [index, ordinal] = (position ?? '').split('.').slice(-2);
+    return !position ? '–' : index === '0' ? 'the beginning' : `${index}.${ordinal}`;
+}
+
 function describe(type, data) {
     switch (type) {
         case 'session::created':
@@ -396,6 +414,10 @@ function describe(type, data) {
             return `${data.previous_status} → ${data.status}`;
         case 'session::meta-updated':
             return data.title ?? '';
+        case 'session::turn::requested':
+            return `${data.agent_id ?? data.agent_type ?? 'any agent'}: ${data.text ?? ''}`.slice(0, 160);
+        case 'session::stream::event':
+            return `${data.event?.type} ${data.event?.text ?? data.event?.state ?? data.event?.toolName ?? ''}`.slice(0, 160);
         case 'lagged':
             return 'this page was too slow and catches up';
         case 'skipped':

@@ -1,6 +1,6 @@
 // Markdown to elements. A small, safe part of CommonMark with tables. HTML in the text stays text.
 
-import { h } from './dom.js';
+import { add, h } from './dom.js';
 import { highlight } from './highlight.js';
 
 /** Longer texts are shown as they are: nobody reads them, and parsing would block the page. */
@@ -28,7 +28,7 @@ export function plain(text) {
                 type: 'button',
                 onclick: () => {
                     const next = Number(more.dataset.at);
-                    more.before(text.slice(next, next + most * 4));
+                    more.before(add(h('span', null), [text.slice(next, next + most * 4)]));
                     more.dataset.at = String(next + most * 4);
                     if (next + most * 4 >= text.length) more.remove();
                 },
@@ -166,7 +166,7 @@ function inline(box, text) {
         /(`+)([\s\S]+?)\1|\*\*(?=\S)([\s\S]+?)\*\*|__(?=\S)([\s\S]+?)__|(?<![\w*])\*(?=\S)([^*\n]+?)\*(?!\w)|(?<!\w)_(?=\S)([^_\n]+?)_(?!\w)|~~(?=\S)([\s\S]+?)~~|!?\[([^\]\n]*)\]\(\s*([^\s)]+)[^)]*\)|(https?:\/\/[^\s<>"')\]]+)/g;
     let last = 0;
     for (const match of text.matchAll(token)) {
-        if (match.index > last) box.append(text.slice(last, match.index));
+        if (match.index > last) add(box, [text.slice(last, match.index)]);
         last = match.index + match[0].length;
         const [whole, , codeText, strong, strong2, em, em2, gone, label, url, bare] = match;
         if (codeText !== undefined) box.append(h('code', null, codeText.trim()));
@@ -175,9 +175,9 @@ function inline(box, text) {
         else if (gone) box.append(inline(h('del', null), gone));
         else if (url !== undefined && SAFE_LINK.test(url)) box.append(link(url, label || url));
         else if (bare) box.append(link(bare, bare));
-        else box.append(whole);
+        else add(box, [whole]);
     }
-    box.append(text.slice(last));
+    add(box, [text.slice(last)]);
     return box;
 }
 

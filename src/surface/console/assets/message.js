@@ -1,6 +1,6 @@
 // One entry of a transcript as elements.
 
-import { ago, count, fill, h, icon, json, money, short } from './dom.js';
+import { ago, counted, fill, h, icon, json, money, short } from './dom.js';
 import { markdown, plain } from './markdown.js';
 
 const NAMES = { user: 'User', assistant: 'Assistant', function_result: 'Result', custom: 'Note' };
@@ -80,9 +80,11 @@ export function drawEntry(entry, shown) {
             'header',
             null,
             h('span.role', null, NAMES[role] ?? entry.custom_type),
-            message?.model ? h('span.model', null, message.model) : null,
+            entry.origin?.name ? h('span.sender', { dir: 'auto' }, entry.origin.name) : null,
+            // A driver that does not say which model it runs is stored with this word.
+            message?.model && message.model !== 'unknown' ? h('span.model', null, message.model) : null,
             entry.revision > 0
-                ? h('span.revision', { title: 'revisions of the streamed message' }, `r${count(entry.revision)}`)
+                ? h('span.revision', { title: `grown in ${counted(entry.revision, 'update')}` }, `r${entry.revision}`)
                 : null,
             shown.streaming ? h('span.streaming', { role: 'status' }, 'streaming') : null,
             h('span.spacer', null),

@@ -17,16 +17,19 @@ export function plot(title, times, lines, unit = '', now) {
         let text = '';
         let pen = false;
         values.forEach((value, at) => {
-            if (value === null) {
-                pen = false;
-                return;
-            }
-            // A value without neighbours is a dot.
-            text += `${pen ? 'L' : 'M'}${x(times[at]).toFixed(1)} ${y(value).toFixed(1)}${pen ? '' : 'h0'}`;
-            pen = true;
+            if (value !== null) text += `${pen ? 'L' : 'M'}${x(times[at]).toFixed(1)} ${y(value).toFixed(1)}`;
+            pen = value !== null;
         });
         return text;
     };
+    /** A value without neighbours is a dot. */
+    const dots = (values) =>
+        values
+            .map((value, at) => {
+                const alone = value !== null && (values[at - 1] ?? null) === null && (values[at + 1] ?? null) === null;
+                return alone ? `M${x(times[at]).toFixed(1)} ${y(value).toFixed(1)}h0` : '';
+            })
+            .join('');
     const latest = lines
         .map(
             (line) =>
@@ -44,11 +47,13 @@ export function plot(title, times, lines, unit = '', now) {
             s('line', { class: 'grid', x1: 0, x2: WIDTH, y1: y(top), y2: y(top) }),
             s('line', { class: 'grid', x1: 0, x2: WIDTH, y1: y(0), y2: y(0) }),
             lines.map((line, at) =>
-                s('path', {
-                    class: `line line-${at}`,
-                    d: path(line.values) || 'M0 0',
-                    'vector-effect': 'non-scaling-stroke',
-                }),
+                [path, dots].map((draw) =>
+                    s('path', {
+                        class: `line line-${at} ${draw === dots ? 'dots' : ''}`,
+                        d: draw(line.values) || 'M0 0',
+                        'vector-effect': 'non-scaling-stroke',
+                    }),
+                ),
             ),
         ),
         h(

@@ -8,6 +8,7 @@ import {
     clock,
     copy,
     count,
+    counted,
     date,
     dialog,
     fill,
@@ -22,8 +23,8 @@ import {
     state,
     toast,
 } from './dom.js';
-import { drawEntry, sumUsage, textOf } from './message.js';
-import { badge, metadataChips } from './sessions.js';
+import { drawEntry, excerpt, sumUsage, textOf } from './message.js';
+import { badge, metadataChips, nameOf } from './sessions.js';
 import { Transcript } from './transcript.js';
 import { Tree } from './tree.js';
 import { compareBranches } from './compare.js';
@@ -31,12 +32,15 @@ import { composer } from './composer.js';
 import { remember, showForks, showRevisions } from './kept.js';
 import { popup } from './popup.js';
 import { drawRun, runAt } from './runs.js';
+import { turnStrip } from './turn.js';
 
 const WINDOW = 50;
 /** A session with more messages loads its tree only when the reader asks for it. */
 const TREE_MAX = 5000;
 /** Branches in the list. */
 const BRANCHES_MAX = 500;
+/** Branches in the list of which the first words are read. */
+const BEGINNINGS_MAX = 60;
 /** A message counts as streaming for this long after its last update. */
 const STREAMS_MS = 4000;
 
@@ -59,10 +63,13 @@ export function sessionPage(query, id) {
     const updated = new Map();
     /** Revisions that were seen while the page is open. @type {Map<string, Map<number, any>>} */
     const revisions = new Map();
+    /** The first words of branches, by the entry with which a branch begins. @type {Map<string, string|undefined>} */
+    const beginnings = new Map();
     /** Events that arrived before the transcript. @type {any[]} */
     const early = [];
 
     const head = h('div.session-head', null);
+    const turns = turnStrip(id);
     const notice = h('div.notice', { role: 'status', hidden: true });
     const stage = h('div.stage', null, loading());
     const panel = h('aside.branch-panel', { 'aria-label': 'Branches', hidden: true });
@@ -91,6 +98,7 @@ export function sessionPage(query, id) {
         'div.page.session',
         null,
         head,
+        turns.element,
         notice,
         h('div.session-body', null, h('div.stage-box', null, stage, jump, writer), panel),
     );
@@ -166,7 +174,7 @@ export function sessionPage(query, id) {
                     code: 'session/not_found',
                 });
             meta = found.meta;
-            document.title = `${meta.title || 'Untitled'} – session-manager`;
+            document.title = `${meta.title || id} – session-manager`;
             if (!leaf) activeLeaf = window.leaf;
             window.entries.forEach(learn);
             drawHead();
@@ -228,19 +236,21 @@ export function sessionPage(query, id) {
                 'div.line',
                 null,
                 iconButton('left', 'To all sessions (Esc)', () => go('/sessions')),
-                h('h1', { dir: 'auto' }, meta.title || h('span.muted', null, 'Untitled')),
+                h('h1', { dir: 'auto' }, nameOf(meta)),
                 badge(meta),
                 h('span.spacer', null),
                 h(
-                    'button',
+                    'button.to-branches',
                     {
                         type: 'button',
                         'aria-pressed': String(!panel.hidden),
+                        'aria-label': branches > 1 ? `${count(branches)} branches` : 'Branches',
                         onclick: () => showPanel(panel.hidden),
                         title: 'Branches (t)',
                     },
                     icon('branch'),
-                    branches > 1 ? `${count(branches)} branches` : 'Branches',
+                    branches > 1 ? [h('span.number', null, count(branches)), h('span', null, 'branches')] : null,
+                    branches > 1 ? null : h('span', null, 'Branches'),
                 ),
                 iconButton(
                     'dots',
@@ -252,7 +262,7 @@ export function sessionPage(query, id) {
             h(
                 'div.line.facts',
                 null,
-                h('span', null, `${count(meta.message_count)} messages`),
+                h('span', null, counted(meta.message_count, 'message')),
                 tokens
                     ? h(
                           'span',
@@ -270,20 +280,24 @@ export function sessionPage(query, id) {
                               title: 'The session this one was forked from',
                           },
                           icon('fork'),
-                          'forked from ',
-                          meta.forked_from.slice(0, 24),
+                          h('span.short', null, `forked from ${meta.forked_from}`),
                       )
                     : null,
                 h('button.link', { type: 'button', onclick: () => showForks(id) }, 'forks of this'),
-                h('button.link.id', { type: 'button', title: 'Copy the id', onclick: () => copy(id) }, id),
+                h(
+                    'button.link.id',
+                    { type: 'button', title: `Copy the id ${id}`, onclick: () => copy(id) },
+                    h('span.short', null, id),
+                ),
                 metadataChips(meta.metadata, (key, value) =>
                     go(`/sessions?metadata=${encodeURIComponent(JSON.stringify({ [key]: value }))}`),
                 ),
                 may ? null : h('span.chip', null, 'read only'),
             ),
-            meta.description ? h('p.description', { dir: 'auto' }, meta.description) : null,
-            meta.status_reason ? h('p.wrong', null, meta.status_reason) : null,
+            meta.description ? h('p.description', { dir: 'auto', title: meta.description }, meta.description) : null,
+            meta.status_reason ? h('p.wrong', { dir: 'auto' }, meta.status_reason) : null,
         );
+        turns.look(meta);
     }
 
     function sessionMenu(button) {
@@ -420,7 +434,7 @@ export function sessionPage(query, id) {
                 'button',
                 { type: 'button', onclick: () => compare(leaf), title: 'Compare (c)' },
                 icon('columns'),
-                'Compare with the active one',
+                'Compare',
             ),
             h('button', { type: 'button', onclick: () => setLeaf(undefined) }, 'Back to the active one'),
         );
@@ -433,10 +447,32 @@ export function sessionPage(query, id) {
         drawHead();
     }
 
+    /** Reads the first words of each branch, some at a time. @param {string[]} starts */
+    async function readBeginnings(starts) {
+        const missing = starts.filter((start) => !beginnings.has(start));
+        if (!missing.length) return;
+        for (const start of missing) beginnings.set(start, undefined);
+        for (let at = 0; at < missing.length && !closed; at += 4)
+            await Promise.all(
+                missing.slice(at, at + 4).map(async (start) => {
+                    try {
+                        const body = { session_id: id, from_entry_id: start, limit: 1, strings_max: 200 };
+                        const entry = (await call('session::path', body)).entries.at(-1);
+                        beginnings.set(start, excerpt(entry?.message) || entry?.custom_type);
+                    } catch {
+                        beginnings.delete(start);
+                    }
+                }),
+            );
+        if (!closed) drawPanel();
+    }
+
     function drawPanel() {
         if (panel.hidden) return;
         const leaves = tree.leaves();
         const shownLeaf = leaf ?? activeLeaf;
+        const outline = tree.outline(BRANCHES_MAX);
+        if (tree.complete) void readBeginnings(outline.slice(0, BEGINNINGS_MAX).map(({ start }) => start));
         fill(
             panel,
             h(
@@ -449,7 +485,7 @@ export function sessionPage(query, id) {
             h(
                 'div.branch-tree',
                 { role: 'list' },
-                tree.outline(BRANCHES_MAX).map(({ id: end, depth, length, when, role }) =>
+                outline.map(({ id: end, start, depth, length, when, role }) =>
                     h(
                         'div.branch-row',
                         { role: 'listitem', 'data-depth': Math.min(depth, 3) },
@@ -460,13 +496,9 @@ export function sessionPage(query, id) {
                                 'aria-current': end === shownLeaf ? 'true' : null,
                                 onclick: () => setLeaf(end),
                             },
-                            h('span.branch-line', { 'aria-hidden': 'true' }, '└ '.repeat(depth > 0 ? 1 : 0)),
-                            h(
-                                'span',
-                                { title: `begins with ${role ?? 'a custom entry'}` },
-                                `${count(length)} ${length === 1 ? 'entry' : 'entries'}`,
-                            ),
-                            h('span.muted', null, clock(when)),
+                            h('span.words', { dir: 'auto' }, beginnings.get(start) ?? role ?? 'a custom entry'),
+                            h('span.muted', null, counted(length, 'entry', 'entries')),
+                            h('span.muted', { title: date(when) }, clock(when)),
                             end === activeLeaf ? h('span.badge.done', null, 'active') : null,
                         ),
                         end !== shownLeaf && shownLeaf
@@ -534,11 +566,17 @@ export function sessionPage(query, id) {
             parent_id: data.parent_id,
             timestamp: data.timestamp,
             revision: 0,
+            origin: data.origin,
             message: data.message,
             ...(data.custom ?? {}),
         };
         if (transcript.indexOf(entry.id) !== undefined) return;
-        const isEnd = !leaf && (entry.parent_id ?? undefined) === (transcript.length ? activeLeaf : undefined);
+        const isEnd = (entry.parent_id ?? undefined) === (transcript.length ? (leaf ?? activeLeaf) : undefined);
+        if (isEnd && leaf) {
+            // The branch that is shown goes on, so it is the active one now.
+            leaf = undefined;
+            setQuery(new URLSearchParams());
+        }
         const hadBranches = tree.siblings(entry.parent_id ?? '').length;
         const { role, usage } = data.message ?? {};
         tree.add({ id: entry.id, parent_id: entry.parent_id, timestamp: entry.timestamp, role, usage });
@@ -718,6 +756,7 @@ export function sessionPage(query, id) {
             closed = true;
             clearTimeout(giveUp);
             live?.close();
+            turns.close();
             transcript.close();
         },
     };

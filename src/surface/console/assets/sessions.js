@@ -70,7 +70,8 @@ export function sessionsPage(query) {
     );
     const chips = h('div.chips', null);
     const add = h('input.metadata', {
-        placeholder: 'metadata: key=value',
+        placeholder: 'metadata key=value',
+        title: 'Metadata such as tenant=acme; Enter adds the filter',
         'aria-label': 'Filter by metadata, key=value',
         onkeydown: (event) => {
             if (event.key === 'Enter') {
@@ -187,7 +188,7 @@ export function sessionsPage(query) {
                             restart();
                         },
                     },
-                    `${key}: ${text(value)}`,
+                    chipText(key, value),
                     icon('close'),
                 ),
             ),
@@ -231,7 +232,7 @@ export function sessionsPage(query) {
 
     const matches = (meta) =>
         (!filter.status || meta.status === filter.status) &&
-        (!filter.text || meta.title.toLowerCase().includes(filter.text.toLowerCase())) &&
+        (!filter.text || (meta.title || meta.session_id).toLowerCase().includes(filter.text.toLowerCase())) &&
         Object.entries(filter.metadata).every(
             ([key, value]) => JSON.stringify(meta.metadata?.[key]) === JSON.stringify(value),
         );
@@ -280,11 +281,13 @@ export function sessionsPage(query) {
                 list,
                 filtered
                     ? state('Nothing matches', 'No session has all of this.')
-                    : state(
-                          'No sessions yet',
-                          'Create one here, or fill this node with examples:',
-                          h('code', null, 'session-manager demo'),
-                      ),
+                    : me()?.may.write
+                      ? state(
+                            'No sessions yet',
+                            'Create one here, or fill this node with examples:',
+                            h('code', null, 'session-manager demo'),
+                        )
+                      : state('No sessions', 'There is nothing that you may see, or nothing at all.'),
             );
         }
         if (done) fill(foot, rows.size > PAGE ? h('span.muted', null, 'That is all.') : null);
@@ -344,7 +347,7 @@ export function sessionsPage(query) {
                 h(
                     'a.open',
                     { href: `#/sessions/${encodeURIComponent(meta.session_id)}`, dir: 'auto' },
-                    meta.title || h('span.muted', null, 'Untitled'),
+                    nameOf(meta),
                 ),
                 meta.forked_from
                     ? h(
@@ -355,6 +358,7 @@ export function sessionsPage(query) {
                               title: `forked from ${meta.forked_from}`,
                           },
                           icon('fork'),
+                          h('span', null, `fork of ${meta.forked_from}`),
                       )
                     : null,
             ),
@@ -569,7 +573,17 @@ function read(query) {
     };
 }
 
+/** A session without a title is known by its id. @param {any} meta @returns {Node|string} */
+export const nameOf = (meta) => meta.title || h('span.untitled', { title: 'no title' }, meta.session_id);
+
 const text = (value) => (typeof value === 'string' ? value : JSON.stringify(value));
+
+/** One field of the metadata. That of the session model says which agent a session belongs to, and where it began. */
+function chipText(key, value) {
+    if (key === 'profile' && value?.agent_id)
+        return `agent: ${value.agent_id}, ${value.kind}${value.type === 'group' ? ', group' : ''}`;
+    return `${key}: ${text(value)}`;
+}
 
 export function badge(meta) {
     return h(
@@ -585,19 +599,19 @@ export function metadataChips(metadata, pick, most = 8) {
     return all
         .slice(0, most)
         .map(([key, value]) => {
-            const label = `${key}: ${text(value)}`;
+            const label = chipText(key, value);
             return h(
                 'button.chip',
                 {
                     type: 'button',
-                    title: `${label} – filter by this`,
+                    title: `${label.slice(0, 500)} – filter by this`,
                     onclick: (event) => {
                         event.preventDefault();
                         event.stopPropagation();
                         pick(key, value);
                     },
                 },
-                label.slice(0, 40),
+                h('span', { dir: 'auto' }, label.slice(0, 80)),
             );
         })
         .concat(
@@ -608,7 +622,7 @@ export function metadataChips(metadata, pick, most = 8) {
                           {
                               title: all
                                   .slice(most)
-                                  .map(([key, value]) => `${key}: ${text(value)}`)
+                                  .map(([key, value]) => chipText(key, value).slice(0, 200))
                                   .join('\n'),
                           },
                           `+${all.length - most}`,

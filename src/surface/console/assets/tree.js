@@ -84,7 +84,7 @@ export class Tree {
                 end = below[0];
             }
             const [first, last] = [this.entries.get(start), this.entries.get(end)];
-            lines.push({ id: end, depth, length, when: last?.when ?? 0, role: first?.role });
+            lines.push({ id: end, start, depth, length, when: last?.when ?? 0, role: first?.role });
             for (const other of later.reverse()) waiting.push([other, depth + 1]);
         }
         return lines;
