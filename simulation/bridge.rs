@@ -24,7 +24,7 @@ use tokio_tungstenite::tungstenite::Message;
 use tokio_util::sync::CancellationToken;
 use turmoil::net::TcpStream;
 
-use crate::host::CLIENT_PORT;
+use crate::host::{CLIENT_PORT, session_model};
 use crate::listener::bus_request;
 use crate::network::SimulatedSockets;
 use crate::recorder::Recorder;
@@ -54,6 +54,7 @@ fn settings(here: IpAddr, mains: &[IpAddr]) -> NodeSettings {
         adapter: AdapterConfig::Bridge(BridgeConfig { urls, timeout_ms: 2_000, ..BridgeConfig::default() }),
         listen: SocketAddr::from(([127, 0, 0, 1], CLIENT_PORT)),
         token_file: Some(tenant::token_file()),
+        session_model: session_model(),
         ..Config::default()
     };
     let environment = Environment {

@@ -36,7 +36,7 @@ pub fn where_it_shows(bug: Bug, seed: u64) -> &'static Scenario {
     let name = match bug {
         Bug::SkipFsync | Bug::ApplyTwiceAfterRestart => "crashes",
         Bug::AnswerBeforeCommit | Bug::ReadWithoutBarrier | Bug::PublishBeforeCommit => "partitions",
-        Bug::ForgetDedup | Bug::ReuseIdsAfterFailover => "skew",
+        Bug::ForgetDedup | Bug::ReuseIdsAfterFailover | Bug::ForgetOverdue => "skew",
         Bug::AcceptTruncatedSnapshot => "snapshots",
         Bug::ConstantElectionTimes => "slow-disks",
         Bug::HeartbeatsWaitForDisk => "patience",

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use openraft::async_runtime::WatchReceiver;
-use session_manager::config::{AdapterConfig, Config, DataDir};
+use session_manager::config::{AdapterConfig, Config, DataDir, SessionModelConfig};
 use session_manager::machine::long::Steps;
 use session_manager::node::{Environment, Node, NodeSettings};
 use session_manager::proposal::raft::RaftSettings;
@@ -22,7 +22,7 @@ use crate::disk::{Faults, SimulatedDisk};
 use crate::history::LifeEvent;
 use crate::mint::SimulatedMint;
 use crate::network::SimulatedSockets;
-use crate::oracle::replay::sum;
+use crate::oracle::replay::{TERMS, sum};
 use crate::recorder::Recorder;
 use crate::tenant;
 
@@ -171,6 +171,7 @@ impl Station {
             // Every node listens on the loopback address of its own host.
             advertise: Some(format!("ws://{}:{CLIENT_PORT}", self.address)),
             token_file: Some(tenant::token_file()),
+            session_model: session_model(),
             ..Config::default()
         };
         let (skew, sizes, long_command_ms) = (self.skew_ms.clone(), self.sizes, self.long_command_ms.clone());
@@ -240,6 +241,18 @@ impl Station {
 fn contents(replica: &Replica) -> Option<u128> {
     let pairs = replica.store().freeze().ok()?.pairs;
     Some(sum(pairs.collect::<Result<Vec<_>, _>>().ok()?.into_iter()))
+}
+
+/// The settings that give the numbers of the oracles.
+pub fn session_model() -> SessionModelConfig {
+    SessionModelConfig {
+        checkpoint_turns: TERMS.checkpoint_turns,
+        checkpoint_passive: TERMS.checkpoint_passive,
+        idle_secs: TERMS.idle_ms as u64 / 1000,
+        inactive_secs: TERMS.inactive_ms as u64 / 1000,
+        group_owner_always: TERMS.group_owner_always,
+        access: TERMS.access,
+    }
 }
 
 pub fn name(node: u64) -> String {

@@ -6,7 +6,12 @@
 //! belong to others, and clients without a scope hand sessions from one tenant to another, so that decisions about a
 //! scope race with all other commands in the log.
 //!
+//! The clients of the session model are in `model_client.rs`.
+//!
 //! Only the raw store protocol writes to sessions named `raw …`, because it does not keep the laws of a transcript.
+
+#[path = "model_client.rs"]
+mod model_client;
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -44,6 +49,8 @@ pub struct Common {
     /// Sessions whose turns the clients run, and the turns that were asked for. Nothing else writes to these sessions.
     turn_sessions: Mutex<Vec<String>>,
     turns: Mutex<Vec<String>>,
+    /// Turns that messages of the session model asked for.
+    model_turns: Mutex<Vec<String>>,
 }
 
 impl Common {

@@ -26,6 +26,8 @@ use crate::workload::{Client, Common};
 /// Each client is a caller with or without a scope.
 const CLIENTS: [Tenant; 6] =
     [Tenant::Everyone, Tenant::Everyone, Tenant::Everyone, Tenant::Everyone, Tenant::A, Tenant::B];
+/// Clients of the session model.
+const MODEL_CLIENTS: usize = 2;
 const LISTENERS: usize = 2;
 const TICK: Duration = Duration::from_millis(1);
 /// Members at the start, in scenarios where other nodes join later.
@@ -149,10 +151,14 @@ impl World<'_> {
         let clients: Vec<Client> = CLIENTS.into_iter().enumerate().map(&client).collect();
         let reader = client((CLIENTS.len(), Tenant::Everyone));
         let tenants: Vec<Client> = (CLIENTS.len() + 1..).zip(Tenant::SCOPED).map(&client).collect();
+        let of_model: Vec<Client> = (1_000..1_000 + MODEL_CLIENTS).map(|id| client((id, Tenant::Everyone))).collect();
         let (ending, tasks) = (self.ending.clone(), self.tasks.clone());
         self.sim.client("clients", async move {
             for client in clients {
                 tokio::spawn(client.run());
+            }
+            for client in of_model {
+                tokio::spawn(client.run_model());
             }
             while !ending.begin.load(Ordering::SeqCst) {
                 tokio::time::sleep(Duration::from_millis(20)).await;
@@ -266,8 +272,9 @@ impl World<'_> {
         self.nemesis.mend_all(&mut self.sim);
         self.until(AFTERWARDS, false, |_| false)?;
         self.common.stop.store(true, Ordering::SeqCst);
+        let clients = CLIENTS.len() + MODEL_CLIENTS;
         let stopped =
-            |world: &Self| world.common.clients_done.load(Ordering::SeqCst) == CLIENTS.len() && world.tasks.is_done();
+            |world: &Self| world.common.clients_done.load(Ordering::SeqCst) == clients && world.tasks.is_done();
         if !self.until(PATIENCE, false, stopped)? {
             return Err(format!("liveness: clients or operator still wait {PATIENCE:?} after all faults were mended"));
         }

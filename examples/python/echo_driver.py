@@ -2,13 +2,15 @@
 
 A driver binds session::turn::requested, claims the turn, emits batches of events and ends the turn.
 `python echo_driver.py --ask "some words"` asks for a turn itself, prints the answer and ends.
+With AGENT_ID=main it serves the sessions of that agent, as CLIs and chats open them at /api/agents/main.
 """
 import os, sys, threading, time
 from iii import register_worker
 
 worker = register_worker(os.environ.get("III_URL", "ws://127.0.0.1:49134"))
 driver_id = f"echo-py-{os.getpid()}"
-agent_type = os.environ.get("AGENT_TYPE", "echo-py")
+agent_type, agent_id = os.environ.get("AGENT_TYPE", "echo-py"), os.environ.get("AGENT_ID")
+serves = {"agent_ids": [agent_id]} if agent_id else {"agent_types": [agent_type]}
 stopped = set()
 
 
@@ -54,17 +56,18 @@ for kind, handler in (("requested", on_turn), ("command", on_command)):
     worker.register_function(f"{driver_id}::{kind}", handler)
     worker.register_trigger({
         "type": f"session::turn::{kind}", "function_id": f"{driver_id}::{kind}",
-        "config": {"agent_types": [agent_type], "driver_id": driver_id},
+        "config": {**serves, "driver_id": driver_id},
     })
-for waiting in call("session::turn::pending", agent_type=agent_type)["turns"]:
+of_mine = {"agent_id": agent_id} if agent_id else {"agent_type": agent_type}
+for waiting in call("session::turn::pending", **of_mine)["turns"]:
     threading.Thread(target=run, args=(waiting,), daemon=True).start()
-print(f"{driver_id} serves turns of agent type {agent_type!r}", flush=True)
+print(f"{driver_id} serves turns of {of_mine}", flush=True)
 
 if "--ask" not in sys.argv:
     threading.Event().wait()
 words = sys.argv[sys.argv.index("--ask") + 1]
 session_id = call("session::create", title="Echo")["session_id"]
-call("session::turn::ask", session_id=session_id, text=words, agent_type=agent_type)
+call("session::turn::ask", session_id=session_id, text=words, **of_mine)
 state = None
 while state not in ("ready", "error"):
     found = call("session::turn::state", session_id=session_id)

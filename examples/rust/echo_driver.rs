@@ -2,7 +2,8 @@
 //!
 //! A driver binds `session::turn::requested`, claims the turn, emits batches of events and ends the turn. It also binds
 //! `session::turn::command`, to stop when it is asked to. With `--ask "some words"` it asks for a turn itself, prints the
-//! answer and ends.
+//! answer and ends. With `AGENT_ID=main` it serves the sessions of that agent, as CLIs and chats open them at
+//! `/api/agents/main`.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex};
@@ -66,6 +67,10 @@ impl Driver {
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let worker = register_worker_from_env(InitOptions::default()); // III_URL, else ws://127.0.0.1:49134
     let driver_id = format!("echo-{}", std::process::id());
+    let (name, whose) = match std::env::var("AGENT_ID") {
+        Ok(agent_id) => ("agent_id", agent_id),
+        Err(_) => ("agent_type", "echo".to_owned()),
+    };
     let driver = Driver { worker: worker.clone(), driver_id: driver_id.clone(), stopped: Arc::default() };
 
     let runs = driver.clone();
@@ -104,18 +109,18 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     );
     for (kind, function) in [("session::turn::requested", "turn"), ("session::turn::command", "command")] {
         // With its name the driver counts as attached while it is connected.
-        let config = json!({"agent_types": ["echo"], "driver_id": driver_id});
+        let config = json!({format!("{name}s"): [whose], "driver_id": driver_id});
         worker.register_trigger(RegisterTriggerInput::new(kind, format!("{driver_id}::{function}"), config))?;
     }
     // Turns that were asked for before this driver was there.
-    let waiting = driver.call("session::turn::pending", json!({"agent_type": "echo"})).await?;
+    let waiting = driver.call("session::turn::pending", json!({name: whose})).await?;
     for turn in waiting["turns"].as_array().into_iter().flatten() {
         tokio::spawn({
             let (driver, turn) = (driver.clone(), turn.clone());
             async move { drop(driver.run(turn).await) }
         });
     }
-    println!("{driver_id} serves turns of agent type \"echo\"");
+    println!("{driver_id} serves turns of {name} {whose:?}");
 
     let words = std::env::args().skip_while(|argument| argument != "--ask").nth(1);
     let Some(words) = words else {
@@ -124,7 +129,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     };
     let created = driver.call("session::create", json!({"title": "Echo"})).await?;
     let session_id = created["session_id"].clone();
-    let ask = json!({"session_id": session_id, "text": words, "agent_type": "echo"});
+    let ask = json!({"session_id": session_id, "text": words, name: whose});
     driver.call("session::turn::ask", ask).await?;
     loop {
         let state = driver.call("session::turn::state", json!({"session_id": session_id})).await?;

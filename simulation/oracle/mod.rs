@@ -12,6 +12,7 @@ mod fresh;
 mod groups;
 mod linear;
 mod minted;
+pub mod model;
 mod once;
 mod progress;
 pub mod replay;
@@ -87,6 +88,7 @@ pub fn check_all(history: &History) -> Vec<Broken> {
         progress::check(history),
         elections::check(history),
         turns::check(history, &replay),
+        model::check(history, &replay),
     ]
     .into_iter()
     .flat_map(|findings| findings.broken)

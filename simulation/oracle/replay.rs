@@ -19,6 +19,8 @@ use session_manager::machine::event::Event;
 use session_manager::machine::ids::{RequestId, SessionId};
 use session_manager::machine::json::Json;
 use session_manager::machine::long::PendingFork;
+use session_manager::machine::model::ModelCommand;
+use session_manager::machine::model::access::AgentAccess;
 use session_manager::machine::model::profile::Terms;
 use session_manager::machine::refusal::{Fault, Refusal};
 use session_manager::machine::scope::Scope;
@@ -37,7 +39,17 @@ use xxhash_rust::xxh3::Xxh3;
 use crate::history::{History, Operation};
 
 /// The limits of every node in a run.
-pub const LIMITS: Limits = Limits { default_list_limit: 50, max_list_limit: 500, model: Terms::DEFAULT };
+pub const LIMITS: Limits = Limits { default_list_limit: 50, max_list_limit: 500, model: TERMS };
+
+/// The numbers of the session model. All its times but the longest fall into the seconds that a run has.
+pub const TERMS: Terms = Terms {
+    checkpoint_turns: 2,
+    checkpoint_passive: 3,
+    idle_ms: 1_000,
+    inactive_ms: 3_000,
+    group_owner_always: true,
+    access: AgentAccess::Public,
+};
 
 /// A state: ordered pairs. The search for an order of calls compares and copies states very often, so pairs are shared,
 /// and states are compared by the sum of the hashes of their pairs.
@@ -253,7 +265,9 @@ fn execute(state: &mut State, index: u64, stamped: &Stamped, changes: &mut Vec<C
         _other => None,
     };
     let fired = match &stamped.command {
-        Command::Beside(Beside::Turn(TurnCommand::Fire(due))) => Some(format!("{due:?}")),
+        Command::Beside(Beside::Turn(TurnCommand::Fire(due)) | Beside::Model(ModelCommand::Due(due))) => {
+            Some(format!("{due:?}"))
+        }
         _other => None,
     };
     let effective = outcome.answer.is_ok() && outcome.has_effect();
@@ -307,6 +321,8 @@ fn asked_for(state: &State, work: &LongWork) -> Result<Option<Command>, Fault> {
 fn in_full(state: &State, command: &Command) -> Result<Option<Command>, Fault> {
     let update = match command {
         Command::Feed(_) => return Ok(None),
+        Command::Beside(Beside::Model(ModelCommand::Due(_))) => return Ok(None),
+        Command::Beside(Beside::Model(_)) => return Ok(Some(command.clone())),
         Command::Beside(command) if command.is_internal() => return Ok(None),
         Command::Long(work) => return asked_for(state, work),
         Command::UpdateMessage(update) => update,

@@ -212,7 +212,8 @@ fn shown(value: &Value, found: &mut BTreeSet<String>) {
     match value {
         Value::String(text) => {
             found.extend(written(text));
-            found.insert(text.clone());
+            // An empty text says nothing about anybody.
+            found.extend(Some(text.clone()).filter(|text| !text.is_empty()));
         }
         Value::Array(items) => items.iter().for_each(|item| shown(item, found)),
         Value::Object(fields) => fields.values().for_each(|value| shown(value, found)),

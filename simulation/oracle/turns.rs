@@ -12,8 +12,8 @@ use super::Findings;
 use super::replay::Replay;
 use crate::history::{History, Outcome};
 
-/// The events of the streams, by session and number.
-type Streams = BTreeMap<(String, u64), Value>;
+/// The events of the streams, by session, how often it was deleted before, and number.
+type Streams = BTreeMap<(String, u64, u64), Value>;
 
 pub fn check(history: &History, replay: &Replay) -> Findings {
     let mut findings = Findings::of("turns");
@@ -27,7 +27,7 @@ pub fn check(history: &History, replay: &Replay) -> Findings {
 
 /// The numbers are dense. They start over with a session that is made anew.
 fn streams(replay: &Replay, findings: &mut Findings) -> Streams {
-    let mut last: BTreeMap<String, u64> = BTreeMap::new();
+    let (mut last, mut deleted): (BTreeMap<String, u64>, BTreeMap<String, u64>) = Default::default();
     let mut streams = Streams::new();
     for step in &replay.steps {
         for event in &step.events {
@@ -35,6 +35,7 @@ fn streams(replay: &Replay, findings: &mut Findings) -> Streams {
             match event.kind() {
                 EventKind::Deleted => {
                     last.remove(&session_id);
+                    *deleted.entry(session_id).or_default() += 1;
                 }
                 EventKind::StreamEvent => {
                     let payload = event.payload().value();
@@ -43,7 +44,8 @@ fn streams(replay: &Replay, findings: &mut Findings) -> Streams {
                     findings.check(seq == before + 1, None, || {
                         format!("entry {}: event {seq} of {session_id:?} follows {before}", step.index)
                     });
-                    streams.insert((session_id, seq), payload["event"].clone());
+                    let life = deleted.get(&session_id).copied().unwrap_or(0);
+                    streams.insert((session_id, life, seq), payload["event"].clone());
                 }
                 _other => {}
             }
@@ -70,7 +72,7 @@ fn check_claims(history: &History, findings: &mut Findings) {
 /// An acknowledged batch is in the stream, under the numbers that its driver was told, once.
 fn check_batches(history: &History, streams: &Streams, findings: &mut Findings) {
     let mut told: BTreeMap<(&str, u64), &Value> = BTreeMap::new();
-    let mut by_turn: BTreeMap<(String, u64), (&str, u64)> = BTreeMap::new();
+    let mut by_turn: BTreeMap<(String, u64, u64), (&str, u64)> = BTreeMap::new();
     for operation in history.operations.iter().filter(|operation| operation.function == "session::turn::emit") {
         let Outcome::Answered(answer) = &operation.outcome else { continue };
         let turn_id = operation.request["turn_id"].as_str().unwrap_or_default();
@@ -82,16 +84,16 @@ fn check_batches(history: &History, streams: &Streams, findings: &mut Findings) 
         let events = operation.request["events"].as_array().into_iter().flatten();
         for (event, seq) in events.zip(answer["seqs"].as_array().into_iter().flatten()) {
             let Some(seq) = seq.as_u64() else { continue };
-            let stored = streams.iter().find(|((_, number), stored)| *number == seq && stored["turnId"] == turn_id);
+            let stored = streams.iter().find(|((_, _, number), stored)| *number == seq && stored["turnId"] == turn_id);
             let same =
                 stored.is_some_and(|(_, stored)| stored["type"] == event["type"] && stored["text"] == event["text"]);
             findings.check(same, operation.returned, || {
                 format!("#{}: event {seq} of {turn_id:?} is {event}, the stream has {stored:?}", operation.id)
             });
-            if let Some(((session_id, _), _)) = stored {
-                let owner = *by_turn.entry((session_id.clone(), seq)).or_insert((turn_id, n));
+            if let Some((place, _)) = stored {
+                let owner = *by_turn.entry(place.clone()).or_insert((turn_id, n));
                 findings.check(owner == (turn_id, n), operation.returned, || {
-                    format!("the number {seq} of {session_id:?} was given to {owner:?} and to {:?}", (turn_id, n))
+                    format!("the number {seq} of {:?} was given to {owner:?} and to {:?}", place.0, (turn_id, n))
                 });
             }
         }

@@ -180,9 +180,16 @@ impl Jwt {
     /// `None` when a claim that is needed is missing or has another type.
     fn identity(&self, claims: &Object) -> Option<Identity> {
         let text = |claim: &str| claims.get(claim).and_then(Value::as_str);
-        let role = match claims.get(&self.config.role_claim) {
-            Some(role) => Role::named(role.as_str()?)?,
-            None => self.config.default_role?,
+        // A person of the session model needs no role. Its own door decides what the person sees; at all others it is a
+        // reader of sessions that are marked with it.
+        let person = match (claims.get(&self.config.role_claim), text("channel"), text("channelUserId")) {
+            (None, Some(channel), Some(id)) => Some(format!("{channel}:{id}")),
+            (Some(_), _, _) | (None, _, None) | (None, None, _) => None,
+        };
+        let role = match (claims.get(&self.config.role_claim), &person) {
+            (Some(role), _) => Role::named(role.as_str()?)?,
+            (None, Some(_)) => Role::Reader,
+            (None, None) => self.config.default_role?,
         };
         let user = text(&self.config.user_claim);
         let tenant = match &self.config.tenant_claim {
@@ -191,7 +198,10 @@ impl Jwt {
             None => text("tenant_id"),
         };
         let fields = self.config.scope.iter().map(|(key, claim)| Some((key.clone(), claims.get(claim)?.clone())));
-        let fields = fields.collect::<Option<Object>>()?;
+        let mut fields = fields.collect::<Option<Object>>()?;
+        if let Some(person) = person {
+            fields.insert("person".to_owned(), Value::from(person));
+        }
         let scope = if fields.is_empty() { None } else { Some(Scope::new(Value::Object(fields)).ok()?) };
         let leeway_secs = i64::try_from(self.config.leeway_secs).unwrap_or(0);
         let end_secs = claims.get("exp")?.as_f64()? as i64;

@@ -16,6 +16,7 @@ use crate::machine::scope::Scope;
 use crate::machine::turn;
 use crate::machine::{Answer, Command};
 use crate::mint::Mint;
+use crate::planted::{self, Bug};
 
 /// The time between two looks for work that is due.
 const CHECK_EVERY: Duration = Duration::from_millis(500);
@@ -97,9 +98,13 @@ impl Chores {
         let now_ms = self.mint.stamp().at_ms;
         let mut found = Ok(None);
         self.state.read_view(&mut |view| {
-            found = turn::due::next(view, now_ms).and_then(|command| match command {
-                Some(command) => Ok(Some(command)),
-                None => due(view, now_ms, self.steps),
+            // What is over by the time of the state is over, although the clock of this node is behind.
+            found = view.clock_ms().and_then(|clock_ms| {
+                let now_ms = now_ms.max(clock_ms);
+                match turn::due::next(view, now_ms)?.filter(|command| !is_forgotten(command, now_ms)) {
+                    Some(command) => Ok(Some(command)),
+                    None => due(view, now_ms, self.steps),
+                }
             });
         });
         let command = match found {
@@ -118,4 +123,10 @@ impl Chores {
             }
         }
     }
+}
+
+/// The planted bug: what was due before this node led. An election takes longer than this.
+fn is_forgotten(command: &Command, now_ms: i64) -> bool {
+    const SOON_MS: i64 = 1_500;
+    planted::has(Bug::ForgetOverdue) && turn::due::at_ms(command).is_some_and(|at_ms| now_ms - at_ms > SOON_MS)
 }

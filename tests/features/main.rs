@@ -4,6 +4,7 @@
 //! that is read back; a scenario that leaves one of them out fails. `cargo test --test features -- list` runs the
 //! scenarios whose name or file contains "list".
 
+mod cluster;
 mod concurrency_steps;
 mod configuration_worker;
 mod delayed_proxy;
@@ -16,6 +17,7 @@ mod event_recorder;
 mod gateway;
 mod gateway_steps;
 mod json_shorthand;
+mod model_steps;
 mod node;
 mod process;
 mod report;
@@ -41,6 +43,9 @@ const ENGINE_URL: &str = "III_ENGINE_WS_URL";
 
 /// Each of them runs several processes.
 const ENGINE_SCENARIOS_AT_ONCE: usize = 2;
+
+/// Each of them has three members, with threads, files and elections.
+const CLUSTERS_AT_ONCE: usize = 3;
 
 /// Each of them has threads and files.
 const SCENARIOS_AT_ONCE: usize = 8;
@@ -93,10 +98,13 @@ async fn round(kind: Kind, asked: Vec<String>) -> Report {
         if kind.is_edge() && background.chain(&scenario.steps).any(raw) {
             return false;
         }
-        kind.runs(&feature.tags) && kind.runs(&scenario.tags) && (asked.is_empty() || asked.iter().any(named))
+        kind.is_for(&scenario.tags)
+            && kind.runs(&feature.tags)
+            && kind.runs(&scenario.tags)
+            && (asked.is_empty() || asked.iter().any(named))
     };
     World::cucumber()
-        .max_concurrent_scenarios(SCENARIOS_AT_ONCE)
+        .max_concurrent_scenarios(if kind == Kind::Cluster { CLUSTERS_AT_ONCE } else { SCENARIOS_AT_ONCE })
         .with_writer(Report { store: kind.name(), ..Report::default() })
         .after(|_, _, _, finished, world| {
             Box::pin(async move {

@@ -6,12 +6,15 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
+use session_manager::events::stored::StoredFeed;
 use session_manager::machine::ids::RequestId;
+use session_manager::machine::long::Steps;
 use session_manager::machine::model::profile::Terms;
 use session_manager::machine::stamp::Stamp;
 use session_manager::machine::{Command, Found, Query};
 use session_manager::mint::Mint;
 use session_manager::proposal::local::LocalAdapter;
+use session_manager::proposal::long::Chores;
 use session_manager::proposal::raft::{RaftAdapter, RaftSettings};
 use session_manager::proposal::{Adapter, AdapterError, Freshness, Proposal};
 use session_manager::requests::Limits;
@@ -19,6 +22,7 @@ use session_manager::surface::calls::{Calls, Runtime};
 use session_manager::surface::{Call, CallError, Caller, Door, Service};
 use tempfile::TempDir;
 
+use crate::cluster::Cluster;
 use crate::edge::Edge;
 use crate::event_recorder::EventRecorder;
 
@@ -29,6 +33,8 @@ pub enum Kind {
     Jsonl,
     /// The raft adapter: a cluster of one over the log, with its state in sled.
     Sled,
+    /// Three members of a cluster. Scenarios talk to one that follows. Only turns and the session model run here too.
+    Cluster,
     /// The bridge adapter, with a main that takes decisions.
     Bridge,
     /// The bridge adapter, with a main that only stores records.
@@ -36,13 +42,14 @@ pub enum Kind {
 }
 
 impl Kind {
-    pub const ALL: [Kind; 5] = [Kind::Memory, Kind::Jsonl, Kind::Sled, Kind::Bridge, Kind::Records];
+    pub const ALL: [Kind; 6] = [Kind::Memory, Kind::Jsonl, Kind::Sled, Kind::Cluster, Kind::Bridge, Kind::Records];
 
     pub fn name(self) -> &'static str {
         match self {
             Kind::Memory => "memory",
             Kind::Jsonl => "jsonl",
             Kind::Sled => "sled",
+            Kind::Cluster => "a cluster of three",
             Kind::Bridge => "a bridge",
             Kind::Records => "a bridge to records",
         }
@@ -52,10 +59,11 @@ impl Kind {
     pub fn runs(self, tags: &[String]) -> bool {
         tags.iter().all(|tag| match (self, tag.as_str()) {
             (_, "engine" | "gateway") => false,
-            (Kind::Memory, "durable" | "jsonl" | "sled") => false,
-            (Kind::Jsonl, "sled" | "not-jsonl") => false,
-            (Kind::Sled, "jsonl") => false,
-            (Kind::Bridge | Kind::Records, "durable" | "jsonl" | "sled" | "kept-feed") => false,
+            (Kind::Memory, "durable" | "jsonl" | "sled" | "cluster") => false,
+            (Kind::Jsonl, "sled" | "not-jsonl" | "cluster") => false,
+            (Kind::Sled, "jsonl" | "cluster") => false,
+            (Kind::Cluster, "jsonl") => false,
+            (Kind::Bridge | Kind::Records, "durable" | "jsonl" | "sled" | "kept-feed" | "cluster") => false,
             (Kind::Jsonl | Kind::Bridge | Kind::Records, "turns") => false,
             (_, _) => true,
         })
@@ -66,8 +74,13 @@ impl Kind {
     pub fn is_edge(self) -> bool {
         match self {
             Kind::Bridge | Kind::Records => true,
-            Kind::Memory | Kind::Jsonl | Kind::Sled => false,
+            Kind::Memory | Kind::Jsonl | Kind::Sled | Kind::Cluster => false,
         }
+    }
+
+    /// Whether it runs a scenario at all. A cluster takes a second to form.
+    pub fn is_for(self, tags: &[String]) -> bool {
+        self != Kind::Cluster || tags.iter().any(|tag| tag == "turns")
     }
 }
 
@@ -114,6 +127,8 @@ pub struct Node {
 struct Running {
     calls: Arc<Calls>,
     adapter: Arc<dyn Adapter>,
+    /// The state that holds what is due; none behind a bridge.
+    state: Option<Arc<dyn StoredFeed>>,
     close: Close,
 }
 
@@ -121,6 +136,7 @@ struct Running {
 enum Close {
     Local(Arc<LocalAdapter>),
     Raft(Arc<RaftAdapter>),
+    Cluster(Cluster),
     Edge(Edge),
 }
 
@@ -153,44 +169,50 @@ impl Node {
 
     async fn open(&mut self) {
         let (mint, recorder) = (self.mint.clone(), self.recorder.clone());
-        let (adapter, close): (Arc<dyn Adapter>, Close) = match self.kind {
+        let (adapter, state, close): (Arc<dyn Adapter>, Option<Arc<dyn StoredFeed>>, Close) = match self.kind {
             Kind::Memory => {
                 let adapter = Arc::new(LocalAdapter::memory(mint, recorder));
-                self.recorder.reads_from(adapter.clone());
-                (adapter.clone(), Close::Local(adapter))
+                (adapter.clone(), Some(adapter.clone()), Close::Local(adapter))
             }
             Kind::Jsonl => {
                 let adapter = LocalAdapter::open_jsonl(self.data(), mint, recorder).expect("the data directory opens");
                 let adapter = Arc::new(adapter);
-                self.recorder.reads_from(adapter.clone());
-                (adapter.clone(), Close::Local(adapter))
+                (adapter.clone(), Some(adapter.clone()), Close::Local(adapter))
             }
             Kind::Sled => {
                 let settings = RaftSettings::new(self.data(), 1);
                 let adapter = RaftAdapter::open(settings, mint, recorder).await.expect("the data directory opens");
                 let adapter = Arc::new(adapter);
-                self.recorder.reads_from(adapter.clone());
-                (adapter.clone(), Close::Raft(adapter))
+                (adapter.clone(), Some(adapter.clone()), Close::Raft(adapter))
+            }
+            Kind::Cluster => {
+                let cluster = Cluster::open(self.data(), mint, recorder).await;
+                let adapter = cluster.follower();
+                (adapter.clone(), Some(adapter), Close::Cluster(cluster))
             }
             Kind::Bridge | Kind::Records => {
                 let edge = Edge::open(self.kind == Kind::Bridge, mint, recorder).await;
-                (edge.adapter.clone(), Close::Edge(edge))
+                (edge.adapter.clone(), None, Close::Edge(edge))
             }
         };
+        if let Some(state) = &state {
+            self.recorder.reads_from(state.clone());
+        }
         let calls = Arc::new(Calls::new(self.settings.runtime(&adapter)));
-        self.running = Some(Running { calls, adapter, close });
+        self.running = Some(Running { calls, adapter, state, close });
     }
 
     /// Shuts the node down.
     pub async fn stop(&mut self) {
         if let Some(running) = self.running.take() {
-            drop((running.calls, running.adapter));
+            drop((running.calls, running.adapter, running.state));
             match running.close {
                 Close::Local(adapter) => {
                     let closed = tokio::task::spawn_blocking(move || adapter.close()).await;
                     closed.expect("the node stops");
                 }
                 Close::Raft(adapter) => adapter.shutdown().await,
+                Close::Cluster(cluster) => cluster.close().await,
                 Close::Edge(edge) => edge.close(),
             }
             self.recorder.restart();
@@ -200,6 +222,34 @@ impl Node {
     pub async fn restart(&mut self) {
         self.stop().await;
         self.open().await;
+    }
+
+    /// Takes the leader of a cluster away.
+    pub async fn stop_leader(&mut self) {
+        match self.running.as_mut().map(|running| &mut running.close) {
+            Some(Close::Cluster(cluster)) => cluster.stop_leader().await,
+            _other => panic!("only a cluster can lose its leader"),
+        }
+    }
+
+    /// Time passes, and what was due fires as the leader lets it. Returns how much was proposed.
+    pub async fn time_passes(&self, by_ms: i64) -> usize {
+        self.mint.shift(by_ms);
+        let Running { adapter, state, .. } = self.running();
+        let chores = Chores {
+            adapter: adapter.clone(),
+            state: state.clone().expect("a state with what is due"),
+            is_leader: Box::new(|| true),
+            mint: self.mint.clone(),
+            steps: Steps::default(),
+        };
+        let mut proposed = 0;
+        while chores.step().await.is_some() {
+            proposed += 1;
+            // A follower must have applied it, or it would propose the same again.
+            self.wait_for_events().await;
+        }
+        proposed
     }
 
     fn running(&self) -> &Running {

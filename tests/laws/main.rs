@@ -18,6 +18,7 @@ mod house;
 #[path = "../../simulation/http_call.rs"]
 mod http_call;
 mod model;
+mod model_oracle;
 #[allow(dead_code, reason = "the simulation uses the rest")]
 #[path = "../../simulation/oracle/mod.rs"]
 mod oracle;

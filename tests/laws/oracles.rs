@@ -27,7 +27,7 @@ pub struct FakeRun {
     history: History,
     state: State,
     hash: u128,
-    order: u64,
+    pub order: u64,
 }
 
 impl FakeRun {

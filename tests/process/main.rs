@@ -26,6 +26,7 @@ mod readme;
 mod reload;
 mod session_model;
 mod session_model_cluster;
+mod session_model_people;
 mod start_up;
 mod three_nodes;
 mod tls;

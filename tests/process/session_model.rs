@@ -1,5 +1,6 @@
 //! The door of the session model, over HTTP, server-sent events and WebSocket, with a driver that calls the functions of
-//! turns. One node in this process; clusters are in `session_model_cluster`.
+//! turns. One node in this process; clusters are in `session_model_cluster`, people in
+//! `session_model_people`.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -7,9 +8,6 @@ use std::time::Duration;
 
 use futures::{SinkExt, StreamExt};
 use serde_json::{Value, json};
-use session_manager::access::Role;
-use session_manager::access::jwt::{JwtConfig, KeyAlgorithm};
-use session_manager::access::token::TokenHash;
 use session_manager::node::{Node, NodeSettings};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -20,7 +18,7 @@ use crate::plain_http::request;
 const SOON: Duration = Duration::from_secs(30);
 pub const AGENT: &str = "/api/agents/main";
 
-async fn open_node(dir: &Path) -> Node {
+pub async fn open_node(dir: &Path) -> Node {
     Node::start(NodeSettings::on_free_port(&dir.join("data"))).await.expect("the node starts")
 }
 
@@ -240,7 +238,7 @@ impl Sse {
     }
 }
 
-fn kinds(frames: &[Frame]) -> Vec<&str> {
+pub fn kinds(frames: &[Frame]) -> Vec<&str> {
     frames.iter().map(|frame| frame.event.as_str()).collect()
 }
 
@@ -411,6 +409,21 @@ async fn the_web_socket_sends_what_was_missed_before_it_confirms() {
         let (response, _) = ask(&mut socket, "3", method, params).await;
         assert_eq!(response["error"]["code"], code, "{method}: {response}");
     }
+    for (method, params) in [
+        ("session.open", json!({ "sessionId": "cli:b" })),
+        ("session.open", json!({ "source": { "kind": "cli", "interactive": true } })),
+        ("session.message", json!({ "sessionId": "cli:a" })),
+        ("session.message", json!({ "sessionId": "cli:a", "text": 7 })),
+        ("session.approve", json!({ "sessionId": "cli:a", "toolCallId": "c" })),
+        ("session.checkpoint", json!({ "sessionId": "cli:a", "reason": "boredom" })),
+        ("session.subscribe", json!({ "sessionId": "cli:a", "lastEventId": "x" })),
+        ("session.list", json!({ "interactive": "yes" })),
+        ("session.list", json!([])),
+        ("session.history", json!("cli:a")),
+    ] {
+        let (response, _) = ask(&mut socket, "bad", method, params.clone()).await;
+        assert_eq!(response["error"]["code"], "INVALID_PARAMS", "{method} {params}: {response}");
+    }
     let (list, _) = ask(&mut socket, "4", "session.list", json!({})).await;
     assert_eq!(list["result"][0]["sessionId"], "cli:a");
     let (history, _) = ask(&mut socket, "5", "session.history", json!({ "sessionId": "cli:a" })).await;
@@ -479,6 +492,24 @@ async fn bad_input_gets_the_models_error_and_changes_nothing() {
         ("POST", "/sessions/cli%3Anone/messages", json!({ "text": "a" }).to_string(), 404),
         ("POST", "/sessions/cli%3Anone/messages?stream=true", json!({ "text": "a" }).to_string(), 404),
         ("POST", "/sessions/cli%3Anone/checkpoint", String::new(), 404),
+        ("POST", "/sessions/cli%3Anone/approve", json!({ "toolCallId": "c", "approved": true }).to_string(), 404),
+        ("POST", "/sessions/cli%3Anone/messages?append=true", json!({ "text": "a" }).to_string(), 404),
+        ("POST", "/sessions/cli%3Anone/messages?wait=true", json!({ "text": "a" }).to_string(), 404),
+        ("POST", messages, json!({ "text": "a", "metadata": [] }).to_string(), 400),
+        ("POST", messages, json!({ "text": "a", "participants": {} }).to_string(), 400),
+        ("POST", "/sessions/cli%3Aa/messages?append=true", json!({ "text": "a", "appendAs": "x" }).to_string(), 400),
+        ("POST", approve, "[]".to_owned(), 400),
+        ("POST", approve, json!({ "toolCallId": 7, "approved": true }).to_string(), 400),
+        ("POST", "/sessions/cli%3Aa/checkpoint", "\"x\"".to_owned(), 400),
+        ("POST", "/sessions/%zz/checkpoint", String::new(), 400),
+        ("DELETE", "/sessions/%zz", String::new(), 400),
+        ("GET", "/sessions/%zz/events", String::new(), 400),
+        ("GET", "/sessions?limit=-1", String::new(), 400),
+        ("GET", "/sessions?includeInactive=2", String::new(), 400),
+        ("GET", "/sessions?kind=%zz", String::new(), 400),
+        ("GET", "/ws", String::new(), 400),
+        ("POST", "/health", String::new(), 404),
+        ("PATCH", "/sessions/cli%3Aa", String::new(), 404),
         ("DELETE", "/sessions/cli%3Anone", String::new(), 404),
         ("PUT", "/sessions", String::new(), 404),
         ("GET", "/nothing", String::new(), 404),
@@ -487,6 +518,12 @@ async fn bad_input_gets_the_models_error_and_changes_nothing() {
         let code = if status == 404 { "not_found" } else { "validation_error" };
         assert_eq!((got, answer["error"]["code"].as_str()), (status, Some(code)), "{method} {path} {body}: {answer}");
         assert!(!answer["error"]["message"].as_str().unwrap_or_default().is_empty());
+    }
+    for number in ["x", "-1", "1.5"] {
+        let (token, path) = ("authorization: Bearer any", format!("{AGENT}/sessions/cli%3Aa/events"));
+        let number = format!("last-event-id: {number}");
+        let answer = request(node.local_addr(), "GET", &path, &[token, &number], "").await;
+        assert_eq!((answer.status, answer.body.contains("validation_error")), (400, true), "{}", answer.body);
     }
     for token in ["", "Basic x"] {
         let header = format!("authorization: {token}");
@@ -499,103 +536,6 @@ async fn bad_input_gets_the_models_error_and_changes_nothing() {
     assert_eq!((healthy.status, healthy.body.contains("\"agentId\":\"main\"")), (200, true));
     assert_eq!(client.summary("cli:a").await, before);
     assert_eq!(client.get("/sessions").await.1.as_array().unwrap().len(), 1);
-    node.shutdown().await;
-}
-
-/// A JWT of a person.
-fn jwt(secret: &str, channel: &str, id: &str) -> String {
-    let claims =
-        json!({ "sub": format!("{channel}:{id}"), "channel": channel, "channelUserId": id, "exp": 4_102_444_800_u64 });
-    let key = jsonwebtoken::EncodingKey::from_secret(secret.as_bytes());
-    jsonwebtoken::encode(&jsonwebtoken::Header::default(), &claims, &key).expect("a JWT")
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_person_finds_only_what_the_person_takes_part_in() {
-    let dir = tempfile::tempdir().unwrap();
-    let secret = "0123456789abcdef0123456789abcdef";
-    std::fs::write(dir.path().join("key"), secret).unwrap();
-    let line =
-        format!("{{\"name\": \"ops\", \"role\": \"{}\", \"hash\": \"{}\"}}\n", Role::Admin, TokenHash::of("ops"));
-    std::fs::write(dir.path().join("tokens"), line).unwrap();
-    let mut settings = NodeSettings::on_free_port(&dir.path().join("data"));
-    settings.config.token_file = Some(dir.path().join("tokens"));
-    settings.config.jwt = Some(JwtConfig {
-        key_file: Some(dir.path().join("key")),
-        algorithm: Some(KeyAlgorithm::HS256),
-        default_role: Some(Role::Reader),
-        ..JwtConfig::default()
-    });
-    let node = Node::start(settings).await.expect("the node starts");
-    let client = |token: &str| Client::new(node.local_addr(), token);
-    let (ann, bob, ops) = (client(&jwt(secret, "web", "ann")), client(&jwt(secret, "web", "bob")), client("ops"));
-    assert_eq!(ann.open("web:a").await.0, 200);
-    assert_eq!(ann.say("web:a", "mine").await.0, 200);
-    // Every route: Bob gets the words of an id that is not there.
-    let message = json!({ "text": "x" }).to_string();
-    for (method, path, body) in [
-        ("GET", "messages", String::new()),
-        ("POST", "messages", message.clone()),
-        ("POST", "messages?append=true", message.clone()),
-        ("POST", "messages?wait=true", message.clone()),
-        ("POST", "messages?stream=true", message),
-        ("POST", "approve", json!({ "toolCallId": "c", "approved": true }).to_string()),
-        ("POST", "checkpoint", String::new()),
-        ("GET", "events", String::new()),
-    ] {
-        let there = bob.send(method, &format!("/sessions/web%3Aa/{path}"), &body).await;
-        let nowhere = bob.send(method, &format!("/sessions/web%3Ab/{path}"), &body).await;
-        let renamed = nowhere.1.to_string().replace("web:b", "web:a");
-        assert_eq!((there.0, there.1.to_string()), (404, renamed), "{method} {path}");
-    }
-    assert_eq!(bob.send("DELETE", "/sessions/web%3Aa", "").await.0, 404);
-    let spec = json!({ "sessionId": "web:a", "source": { "kind": "api", "interactive": true } });
-    assert_eq!(bob.post("/sessions", spec).await.0, 404);
-    assert_eq!(bob.get("/sessions").await, (200, json!([])));
-    assert_eq!(ann.get("/sessions").await.1.as_array().unwrap().len(), 1);
-    assert!(ann.summary("web:a").await.get("userIds").is_none(), "only admins see people");
-    assert_eq!(ops.summary("web:a").await["userIds"].as_array().unwrap().len(), 1);
-    for wrong in ["nobody", &jwt("another secret of thirty-two byte", "web", "ann")] {
-        assert_eq!(client(wrong).get("/sessions").await.0, 401);
-    }
-    node.shutdown().await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_channel_token_stays_in_its_namespace() {
-    let dir = tempfile::tempdir().unwrap();
-    let node = open_node(dir.path()).await;
-    let address = node.local_addr();
-    let digest = TokenHash::of("adapter").to_string();
-    let set = json!({ "agent_id": "main", "namespace": "telegram", "digest": digest });
-    assert_eq!(call(address, "session::identity::set-channel-token", set).await["set"], true);
-    let (admin, adapter) = (Client::new(address, "any"), Client::new(address, "adapter"));
-    admin.open("slack:1").await;
-    let sender = |channel: &str| json!({ "channel": channel, "channelUserId": "7", "displayName": "Ann" });
-    adapter.open_group("telegram:1").await;
-    let source = json!({ "kind": "channel", "interactive": true });
-    let (status, answer) = adapter.post("/sessions", json!({ "sessionId": "slack:2", "source": source })).await;
-    assert_eq!((status, &answer["error"]["code"]), (400, &json!("validation_error")));
-    assert_eq!(adapter.get("/sessions/slack%3A1/messages").await.0, 400);
-    let path = "/sessions/telegram%3A1/messages";
-    assert_eq!(adapter.post(path, json!({ "text": "a", "sender": sender("slack") })).await.0, 400);
-    let (status, answer) = adapter.post(path, json!({ "text": "a", "sender": sender("telegram") })).await;
-    assert_eq!((status, &answer["triggered"]), (200, &json!(true)));
-    let (_, list) = adapter.get("/sessions").await;
-    assert_eq!(list.as_array().unwrap().len(), 1, "{list}");
-    let elsewhere = Client { root: "/api/agents/other".to_owned(), ..adapter.clone() };
-    assert_eq!(elsewhere.get("/sessions").await.0, 401);
-    let url = format!("ws://{address}/api/agents/other/ws?token=adapter");
-    let refused = tokio_tungstenite::connect_async(url).await.expect_err("the upgrade is refused");
-    assert!(refused.to_string().contains("403"), "{refused}");
-    // An adapter that posts and then connects gets its own turn and none before it.
-    let driver = Driver { address, id: "d" };
-    driver.echo().await;
-    adapter.post(path, json!({ "text": "b", "messageId": "m2", "sender": sender("telegram") })).await;
-    let mut stream = Sse::open(&adapter, "GET", "/sessions/telegram%3A1/events", "", "").await;
-    driver.echo().await;
-    let frames = stream.until("agent_end").await;
-    assert!(frames[1..].iter().all(|frame| frame.data["correlationId"] == "m2"), "{frames:?}");
     node.shutdown().await;
 }
 

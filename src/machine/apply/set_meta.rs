@@ -6,6 +6,7 @@ use crate::machine::command::{Answer, Outcome};
 use crate::machine::event::Happened;
 use crate::machine::ids::SessionId;
 use crate::machine::json::Object;
+use crate::machine::model;
 use crate::machine::refusal::Failure;
 use crate::machine::session::SessionMeta;
 use crate::machine::stamp::Stamp;
@@ -16,7 +17,7 @@ pub struct SetMeta {
     pub session_id: SessionId,
     pub title: Option<String>,
     pub description: Option<String>,
-    /// Replaces the whole stored object.
+    /// Replaces the whole stored object. A session of the session model keeps what says so.
     pub metadata: Option<Object>,
 }
 
@@ -27,10 +28,14 @@ pub fn apply(view: &dyn View, stamp: &Stamp, command: &SetMeta) -> Result<Outcom
     }
     let mut draft = Draft::new(view, &command.session_id)?;
     let old = touched(old, stamp);
+    let metadata = match &command.metadata {
+        Some(metadata) => Some(model::keep_mark(view, &old, metadata.clone())?),
+        None => old.metadata,
+    };
     let meta = SessionMeta {
         title: command.title.clone().unwrap_or(old.title),
         description: command.description.clone().unwrap_or(old.description),
-        metadata: command.metadata.clone().or(old.metadata),
+        metadata,
         ..old
     };
     draft.change(Change::put_meta(meta.clone()));

@@ -64,6 +64,9 @@ pub struct Underway {
     pub driver_id: Option<String>,
     /// When it ends without a result, in milliseconds.
     pub due_at: i64,
+    /// The session was replaced by a new one meanwhile, so it becomes inactive at the end.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub then_inactive: bool,
 }
 
 /// How a checkpoint ended, for those who wait for it and for a worker that repeats its result.

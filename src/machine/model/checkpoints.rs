@@ -46,8 +46,13 @@ pub fn ask(view: &dyn View, stamp: &Stamp, asked: &Asked<'_>, reason: Reason) ->
     let store_id = id_of(asked);
     let (mut scene, _) = Scene::open(view, stamp, asked, &store_id)?;
     let begun = begin(&mut scene.hand(), reason)?;
-    if begun != Begun::Yes && reason == Reason::NewSession && !scene.profile.is_busy() {
-        scene.set_status(Status::Inactive);
+    if begun != Begun::Yes && reason == Reason::NewSession {
+        // Whatever comes of it, the session is replaced: now, or when the turn and the other checkpoint have ended.
+        if !scene.profile.is_busy() {
+            scene.set_status(Status::Inactive);
+        } else if let Some(underway) = &mut scene.profile.underway {
+            underway.then_inactive = true;
+        }
     }
     let checkpoint_id = match begun {
         Begun::Yes => scene.profile.underway.as_ref().map(|underway| underway.checkpoint_id.clone()),
@@ -75,6 +80,7 @@ pub fn begin(hand: &mut Hand<'_, '_>, reason: Reason) -> Result<Begun, Failure> 
         upto: hand.profile.counted,
         driver_id: None,
         due_at: 0,
+        then_inactive: reason == Reason::NewSession,
     });
     if !hand.profile.is_busy() {
         request(hand)?;
@@ -186,7 +192,7 @@ pub fn finish(scene: &mut Scene<'_>, success: bool, summary: Option<&str>) -> Re
         scene.draft.change(Change::delete_record(records::checkpoint_of_key(&before.checkpoint_id)));
     }
     scene.profile.ended = Some(Ended { checkpoint_id: underway.checkpoint_id, checkpointed: success });
-    if underway.reason == Reason::NewSession && !scene.profile.is_busy() {
+    if underway.then_inactive && !scene.profile.is_busy() {
         scene.set_status(Status::Inactive);
     }
     Ok(())

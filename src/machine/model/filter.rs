@@ -83,6 +83,7 @@ mod tests {
             underway: None,
             ended: None,
             calls: Default::default(),
+            asked_until: Default::default(),
             idle_due: None,
             inactive_due: None,
             terms: Terms::default(),

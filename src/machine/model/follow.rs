@@ -13,7 +13,8 @@ use crate::machine::entry::{Body, Entry};
 use crate::machine::ids::EntryId;
 use crate::machine::json::{Json, Object};
 use crate::machine::message::Role;
-use crate::machine::refusal::Failure;
+use crate::machine::refusal::{Failure, Fault};
+use crate::machine::session::SessionMeta;
 use crate::machine::stamp::Stamp;
 use crate::machine::turn::due::DueKind;
 use crate::machine::turn::reply;
@@ -59,8 +60,21 @@ pub fn missing_text(heard: &Heard) -> Option<Missing> {
 }
 
 /// Only sessions of the model have this field in their metadata: the others cost no read.
+const MARK: &str = "profile";
+
 pub fn is_of_model(metadata: Option<&Object>) -> bool {
-    metadata.is_some_and(|metadata| metadata.contains_key("profile"))
+    metadata.is_some_and(|metadata| metadata.contains_key(MARK))
+}
+
+/// Metadata that a client of the store writes. A session of the model keeps its mark, or its stream would end here.
+pub fn keep_mark(view: &dyn View, old: &SessionMeta, mut metadata: Object) -> Result<Object, Fault> {
+    let mark = old.metadata.as_ref().and_then(|metadata| metadata.get(MARK));
+    if let Some(mark) = mark
+        && records::profile(view, &old.session_id)?.is_some()
+    {
+        metadata.insert(MARK.to_owned(), mark.clone());
+    }
+    Ok(metadata)
 }
 
 /// The record that the transcript of a session of the model keeps of an event. Others have none.
@@ -71,20 +85,32 @@ pub fn record_of(metadata: Option<&Object>, heard: &Heard) -> Option<(EntryId, B
     let turn_id = heard.turn_id.as_deref().unwrap_or("turn");
     let text = |name: &str| heard.fields.get(name).and_then(|text| text.parse::<String>().ok()).unwrap_or_default();
     let (kind, id, data) = match heard.name.as_str() {
-        "turn_error" => ("error", format!("{turn_id}.error"), json!({ "message": text("message") })),
+        "turn_error" => ("error", format!("{turn_id}.error"), Json::print(&json!({ "message": text("message") }))),
+        "permission_requested" => {
+            let id = heard.fields.get("toolCallId").map_or_else(|| text("requestId"), |_| text("toolCallId"));
+            let mut data = Fields::from([
+                ("toolName".to_owned(), Json::print(&text("toolName"))),
+                ("toolCallId".to_owned(), Json::print(&id)),
+            ]);
+            data.extend(heard.fields.get("args").map(|args| ("args".to_owned(), args.clone())));
+            ("tool_approval_required", format!("{turn_id}.asked.{id}"), Json::print(&data))
+        }
         "approval_resolved" => {
             let request_id = text("requestId");
             let data = json!({ "toolCallId": request_id, "decision": text("decision") });
-            ("approval_resolved", format!("{turn_id}.approval.{request_id}"), data)
+            ("approval_resolved", format!("{turn_id}.approval.{request_id}"), Json::print(&data))
         }
         "channel_message_sent" => {
-            let data = json!({ "channel": text("channel"), "to": text("to"), "text": text("text") });
+            let mut data = json!({ "channel": text("channel"), "to": text("to"), "text": text("text") });
+            if heard.fields.contains_key("messageId") {
+                data["messageId"] = json!(text("messageId"));
+            }
             let seq = heard.fields.get("seq").map_or("", |seq| seq.text());
-            ("channel_message_sent", format!("{turn_id}.sent.{seq}"), data)
+            ("channel_message_sent", format!("{turn_id}.sent.{seq}"), Json::print(&data))
         }
         _other => return None,
     };
-    let body = Body::Custom { custom_type: format!("profile/{kind}"), data: Json::print(&data) };
+    let body = Body::Custom { custom_type: format!("profile/{kind}"), data };
     Some((EntryId::from(id), body))
 }
 
@@ -140,9 +166,19 @@ fn hear(hand: &mut Hand<'_, '_>, heard: &Heard, is_busy: bool) -> Result<(), Fai
         Means::AsksPerson => {
             hand.profile.status = Status::AwaitingApproval;
             let id = text("toolCallId").or(text("requestId")).unwrap_or_default();
-            timers::set(hand.draft, DueKind::ModelApproval, hand.stamp.at_ms + APPROVAL_MS, &id);
+            let until = hand.stamp.at_ms + APPROVAL_MS;
+            timers::set(hand.draft, DueKind::ModelApproval, until, &id);
+            hand.profile.asked_until.insert(id, until);
         }
-        Means::PersonAnswered => hand.profile.status = Status::Running,
+        Means::PersonAnswered => {
+            for name in ["toolCallId", "requestId"] {
+                hand.profile.asked_until.remove(&text(name).unwrap_or_default());
+            }
+            // Another call may still wait.
+            if hand.profile.asked_until.is_empty() {
+                hand.profile.status = Status::Running;
+            }
+        }
         Means::SaidAll => show(hand.profile, text("text")),
         Means::Completed => {
             show(hand.profile, text("finalText"));
@@ -169,6 +205,7 @@ fn hear(hand: &mut Hand<'_, '_>, heard: &Heard, is_busy: bool) -> Result<(), Fai
     // 3. What follows from the end of a turn.
     if matches!(means, Means::Completed | Means::Failed | Means::Stopped) {
         hand.profile.calls.clear();
+        hand.profile.asked_until.clear();
         hand.profile.last_activity_at = hand.profile.last_activity_at.max(hand.stamp.at_ms);
         ended(hand, means == Means::Completed, is_busy)?;
     }

@@ -29,5 +29,6 @@ pub(super) mod timers;
 pub(super) mod turns;
 
 pub use command::{ModelCommand, apply};
+pub use follow::keep_mark;
 pub use manage::forget;
 pub use query::{ModelQuery, query};

@@ -14,7 +14,7 @@ use crate::machine::command::Outcome;
 use crate::machine::event::Happened;
 use crate::machine::json::Object;
 use crate::machine::model::checkpoint::Counted;
-use crate::machine::refusal::{Failure, Fault};
+use crate::machine::refusal::Failure;
 use crate::machine::stamp::Stamp;
 use crate::machine::view::View;
 
@@ -86,7 +86,7 @@ pub fn apply(
     if !scene.profile.is_busy() {
         scene.set_status(Status::Idle);
     }
-    timers::watch_activity(&mut scene.draft, &mut scene.profile);
+    timers::watch_activity(&mut scene.draft, &mut scene.profile, stamp.at_ms);
     let answer = json!({
         "session_id": asked.session_id,
         "store_session_id": store_id.as_str(),
@@ -119,6 +119,7 @@ fn new_profile(stamp: &Stamp, asked: &Asked<'_>, source: &Source, custom_instruc
         underway: None,
         ended: None,
         calls: Default::default(),
+        asked_until: Default::default(),
         idle_due: None,
         inactive_due: None,
         terms: asked.terms.clone(),
@@ -153,7 +154,7 @@ fn implied_opener(
     asked: &Asked<'_>,
     source: &Source,
     metadata: &Object,
-) -> Result<Option<Person>, Fault> {
+) -> Result<Option<Person>, Failure> {
     let text = |key: &str| match metadata.get(key) {
         Some(Value::String(text)) => Some(text.clone()),
         Some(Value::Number(number)) => Some(number.to_string()),
@@ -161,7 +162,7 @@ fn implied_opener(
     };
     if source.kind == "schedule" {
         return match text("schedule_user_id") {
-            Some(user_id) => people::acquaintance(view, asked.agent_id, &user_id),
+            Some(user_id) => Ok(people::acquaintance(view, asked.agent_id, &user_id)?),
             None => Ok(None),
         };
     }
@@ -170,7 +171,14 @@ fn implied_opener(
     }
     let names = ["telegram_user_id", "telegram_chat_id", "telegram_username"];
     match names.into_iter().find_map(text) {
-        Some(id) => people::meet(view, stamp, asked.agent_id, ("telegram", &id), asked.terms.access),
+        Some(id) => {
+            let met = people::meet(view, stamp, asked.agent_id, ("telegram", &id), asked.terms.access)?;
+            match (met.filter(|person| person.role.is_some()), asked.caller) {
+                // The adapter acts for somebody whom the agent does not talk to.
+                (None, Caller::Channel { .. }) => Err(not_found(asked).into()),
+                (met, _) => Ok(met),
+            }
+        }
         None => Ok(None),
     }
 }

@@ -52,7 +52,7 @@ pub fn fire(view: &dyn View, stamp: &Stamp, due: &Due) -> Result<Outcome, Failur
                         true => stamp.at_ms,
                         false => scene.profile.last_activity_at,
                     };
-                    timers::watch_activity(&mut scene.draft, &mut scene.profile);
+                    timers::watch_activity(&mut scene.draft, &mut scene.profile, stamp.at_ms);
                 }
             }
         }
@@ -75,7 +75,8 @@ fn stands(profile: &Profile, due: &Due) -> bool {
             let underway = profile.underway.as_ref();
             underway.is_some_and(|underway| underway.checkpoint_id == due.id && underway.due_at == due.at_ms)
         }
-        DueKind::ModelApproval => true,
+        // The same call may be asked about again in another turn.
+        DueKind::ModelApproval => profile.asked_until.get(&due.id) == Some(&due.at_ms),
         DueKind::Claim | DueKind::Lease | DueKind::Driver | DueKind::Stop | DueKind::Repeat => false,
     }
 }

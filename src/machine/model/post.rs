@@ -8,8 +8,8 @@ use super::command::Mode;
 use super::people::{self, Person};
 use super::profile::{DescriptionSource, Status};
 use super::routing::{self, Said};
-use super::scene::{Asked, Fields, Scene, id_of};
-use super::source::{Attachment, Author, Posted};
+use super::scene::{Asked, Fields, Scene, id_of, not_found};
+use super::source::{Attachment, Author, Posted, Sender};
 use super::turns::{self, Ask};
 use super::{checkpoints, names, texts, timers};
 use crate::machine::command::{Answer, Outcome};
@@ -54,7 +54,7 @@ pub fn apply(
     scene.profile.last_activity_at = stamp.at_ms;
     scene.profile.message_count += 1;
     scene.profile.counted.rows += 1;
-    timers::watch_activity(&mut scene.draft, &mut scene.profile);
+    timers::watch_activity(&mut scene.draft, &mut scene.profile, stamp.at_ms);
 
     let author = match mode {
         Mode::Post => Author::User,
@@ -92,7 +92,7 @@ pub fn apply(
             timestamp,
         },
     }));
-    let origin = origin(message, sender.as_ref(), attachments, turn_id.as_deref());
+    let origin = origin(asked.caller, message, sender.as_ref(), attachments, turn_id.as_deref());
     scene.append(entry_id.clone(), stamp.at_ms, Some(origin), body)?;
 
     // 4. The stream. A message that asks for a turn belongs to it.
@@ -180,7 +180,9 @@ fn sender(
         }
         (Some(sender), _) => {
             let identity = (sender.channel.as_str(), sender.channel_user_id.as_str());
-            Ok(people::meet(view, stamp, asked.agent_id, identity, asked.terms.access)?)
+            let met = people::meet(view, stamp, asked.agent_id, identity, asked.terms.access)?;
+            // The agent talks to no strangers: nothing of theirs is stored, and nothing is told to them.
+            Ok(Some(met.filter(|person| person.role.is_some()).ok_or_else(|| not_found(asked))?))
         }
         (None, _) => match &scene.profile.current_user {
             Some(user_id) => Ok(people::acquaintance(view, asked.agent_id, user_id)?),
@@ -229,7 +231,25 @@ fn picture(attachment: &Attachment) -> Option<ContentBlock> {
     Some(ContentBlock::Image { data: attachment.data.clone()?, mime: mime.clone() })
 }
 
-fn origin(message: &Posted, sender: Option<&Person>, attachments: Vec<Value>, turn_id: Option<&str>) -> Json {
+/// A person is the sender, whatever the message says; only the name counts.
+fn own_sender(caller: &Caller, said: &Sender) -> Sender {
+    match caller {
+        Caller::User { channel, channel_user_id } => Sender {
+            channel: channel.clone(),
+            channel_user_id: channel_user_id.clone(),
+            display_name: said.display_name.clone(),
+        },
+        Caller::Admin | Caller::Channel { .. } => said.clone(),
+    }
+}
+
+fn origin(
+    caller: &Caller,
+    message: &Posted,
+    sender: Option<&Person>,
+    attachments: Vec<Value>,
+    turn_id: Option<&str>,
+) -> Json {
     let mut origin = Map::new();
     let mut put = |name: &str, value: Option<Value>| {
         if let Some(value) = value {
@@ -239,7 +259,7 @@ fn origin(message: &Posted, sender: Option<&Person>, attachments: Vec<Value>, tu
     put("turn_id", turn_id.map(Value::from));
     put("user_id", sender.map(|sender| Value::from(sender.user_id.as_str())));
     put("name", name_of(message).map(Value::from));
-    put("sender", message.sender.as_ref().map(|sender| json!(sender)));
+    put("sender", message.sender.as_ref().map(|sender| json!(own_sender(caller, sender))));
     put("mentioned", message.mentioned.map(Value::from));
     put("metadata", message.metadata.clone().map(Value::Object));
     put("attachments", (!attachments.is_empty()).then_some(Value::Array(attachments)));

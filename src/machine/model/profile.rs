@@ -108,6 +108,9 @@ pub struct Profile {
     /// The tools that the running turn has called, by call, until their results come.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub calls: BTreeMap<String, String>,
+    /// Until when a person can decide about a tool call, by call.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub asked_until: BTreeMap<String, i64>,
     /// When the idle checkpoint is due.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub idle_due: Option<i64>,

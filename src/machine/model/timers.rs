@@ -28,11 +28,15 @@ pub fn void(stamp: &Stamp, due: &Due) -> Outcome {
 
 /// Looks again when the session may have become inactive. One time per session is enough: when it is over, the last
 /// activity says whether to wait on.
-pub fn watch_activity(draft: &mut Draft<'_>, profile: &mut Profile) {
+pub fn watch_activity(draft: &mut Draft<'_>, profile: &mut Profile, now_ms: i64) {
     if profile.inactive_due.is_some() || profile.terms.inactive_ms <= 0 {
         return;
     }
-    let at_ms = profile.last_activity_at + profile.terms.inactive_ms;
+    let mut at_ms = profile.last_activity_at + profile.terms.inactive_ms;
+    if at_ms <= now_ms {
+        // A session that was put aside long ago and is opened again: opening is no activity, and still it stays awake.
+        at_ms = now_ms + profile.terms.inactive_ms;
+    }
     profile.inactive_due = Some(at_ms);
     set(draft, DueKind::ModelInactive, at_ms, "");
 }

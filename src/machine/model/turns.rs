@@ -87,7 +87,14 @@ fn request(scene: &Scene<'_>, asked: &Ask<'_>) -> Result<Fields, Failure> {
     }
     if let Some(sender) = asked.sender {
         let name = asked.message.sender.as_ref().and_then(|sender| sender.display_name.as_ref());
-        put("sender", Json::print(&json!({ "user_id": sender.user_id, "role": sender.role, "name": name })));
+        let mut about = json!({ "user_id": sender.user_id });
+        if let Some(role) = sender.role {
+            about["role"] = json!(role);
+        }
+        if let Some(name) = name {
+            about["name"] = json!(name);
+        }
+        put("sender", Json::print(&about));
     }
     if !profile.metadata.is_empty() {
         put("metadata", Json::print(&profile.metadata));

@@ -126,6 +126,7 @@ pub fn ask(work: &mut Work<'_>, command: &AskTurn) -> Result<Value, Failure> {
         offered,
         replies: Vec::new(),
         open: None,
+        says_all: false,
         delta_name: None,
         usage: None,
         tools: Vec::new(),

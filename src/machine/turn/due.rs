@@ -123,6 +123,16 @@ pub fn next(view: &dyn View, now_ms: i64) -> Result<Option<Command>, Fault> {
     Ok(over.map(Due::command))
 }
 
+/// When what a command fires was due. `None` for other commands.
+pub fn at_ms(command: &Command) -> Option<i64> {
+    match command {
+        Command::Beside(Beside::Turn(TurnCommand::Fire(due)) | Beside::Model(ModelCommand::Due(due))) => {
+            Some(due.at_ms)
+        }
+        _other => None,
+    }
+}
+
 /// Fires what is due. Nothing happens if it fired already.
 pub fn fire(view: &dyn View, stamp: &Stamp, due: &Due) -> Result<Outcome, Failure> {
     let void = || Answer::Value(Json::adopt("{\"fired\":false}"));

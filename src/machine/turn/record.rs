@@ -187,6 +187,9 @@ pub struct Turn {
     /// The last of `replies` still grows; the kind of its last block.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub open: Option<Block>,
+    /// The driver has said that the text of all replies together is what the turn says in the end.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub says_all: bool,
     /// Of `text_delta` and `message.delta`, the one that grows the reply: the first that the turn used.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub delta_name: Option<String>,

@@ -66,7 +66,11 @@ pub fn complete(work: &mut Work<'_>, turn: &mut Turn, whole: &str) -> Result<(),
         Some(entry_id) => work.entry(entry_id)?.map(|entry| texts(&entry.body)).unwrap_or_default(),
         None => Texts::default(),
     };
-    if whole.is_empty() || so_far.text == whole || last.text == whole {
+    if whole.is_empty() {
+        return Ok(());
+    }
+    turn.says_all = so_far.text == whole && last.text != whole;
+    if turn.says_all || last.text == whole {
         return Ok(());
     }
     let replace = turn.open.is_some() || !last.text.is_empty();

@@ -345,9 +345,13 @@ impl<'a> Work<'a> {
         for heard in &mut told {
             let missing = follow::missing_text(heard);
             let Some((turn_id, field)) = heard.turn_id.clone().zip(missing) else { continue };
-            let last = self.read_turn(&turn_id)?.and_then(|turn| turn.replies.last().cloned());
-            let Some(entry) = last.map(|entry_id| self.entry(&entry_id)).transpose()?.flatten() else { continue };
-            heard.fields.insert(field.name.to_owned(), Json::print(&field.of(reply::texts(&entry.body))));
+            let Some(turn) = self.read_turn(&turn_id)? else { continue };
+            let said = match (turn.says_all, turn.replies.last()) {
+                (true, _) => reply::so_far(&turn, |entry_id| self.entry(entry_id))?,
+                (false, Some(last)) => self.entry(last)?.map(|entry| reply::texts(&entry.body)).unwrap_or_default(),
+                (false, None) => continue,
+            };
+            heard.fields.insert(field.name.to_owned(), Json::print(&field.of(said)));
         }
         Ok(told)
     }

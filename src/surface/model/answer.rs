@@ -211,7 +211,7 @@ impl Entered {
                 return Ok(ok(&posted.json(&subject.session)));
             }
             follow.start_after(if posted.deduped { edge.oldest.saturating_sub(1) } else { edge.last });
-            return Ok(stream::turn(follow, posted.message_id, self.ended()));
+            return Ok(stream::turn(follow, posted.message_id, posted.deduped, self.ended()));
         }
         let posted = post(&subject, &message, "post").await?;
         Ok(ok(&posted.json(&subject.session)))

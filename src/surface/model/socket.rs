@@ -26,10 +26,10 @@ const REQUESTS_MAX: usize = 32;
 
 #[derive(Deserialize)]
 struct Asked {
-    kind: Option<String>,
+    kind: Option<Value>,
     id: Option<Value>,
-    method: Option<String>,
-    params: Option<Map<String, Value>>,
+    method: Option<Value>,
+    params: Option<Value>,
 }
 
 /// Serves a connection after its upgrade, until it ends.
@@ -106,12 +106,19 @@ impl Connection {
                 return respond(&self.outbox, "", Err(refused));
             }
         };
-        let (Some("request"), Some(Value::String(id)), Some(method)) = (asked.kind.as_deref(), asked.id, asked.method)
+        let Some(Value::String(id)) = asked.id else { return respond(&self.outbox, "", Err(no_request())) };
+        let (Some("request"), Some(Value::String(method))) =
+            (asked.kind.as_ref().and_then(Value::as_str), asked.method)
         else {
-            let why = "send {\"kind\":\"request\",\"id\":\"…\",\"method\":\"…\",\"params\":{…}}".to_owned();
-            return respond(&self.outbox, "", Err(ModelError::Invalid(why)));
+            return respond(&self.outbox, &id, Err(no_request()));
         };
-        let params = Value::Object(asked.params.unwrap_or_default());
+        let params = match asked.params {
+            None | Some(Value::Null) => Value::Object(Map::new()),
+            Some(params @ Value::Object(_)) => params,
+            Some(Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Array(_)) => {
+                return respond(&self.outbox, &id, Err(ModelError::Invalid("params: give an object".to_owned())));
+            }
+        };
         let session = params.get("sessionId").and_then(Value::as_str).unwrap_or_default().to_owned();
         let needs_session = !matches!(method.as_str(), "session.list" | "session.open");
         if needs_session && session.is_empty() {
@@ -230,6 +237,10 @@ async fn call(method: &str, subject: &Subject, params: Value) -> Result<Value, M
 }
 
 const FILTERS: [&str; 7] = ["kind", "platform", "interactive", "limit", "channel", "metadata", "includeInactive"];
+
+fn no_request() -> ModelError {
+    ModelError::Invalid("send {\"kind\":\"request\",\"id\":\"…\",\"method\":\"…\",\"params\":{…}}".to_owned())
+}
 
 fn respond(outbox: &Outbox, id: &str, result: Result<Value, ModelError>) {
     let message = match result {

@@ -31,7 +31,7 @@ enum Shows {
     /// All events of the session, with pings.
     Session,
     /// The turn of one message, until it ends.
-    Turn { message_id: String },
+    Turn { message_id: String, has_begun: bool },
 }
 
 struct Printer {
@@ -77,12 +77,12 @@ pub async fn first(subject: &Subject, seen: Option<u64>, edge: Edge) -> Result<(
     Ok((begin.after, begin.compacted))
 }
 
-/// `POST …/messages?stream=true`: the turn of a message.
-pub fn turn(follow: Follow, message_id: String, ended: Ended) -> Response {
+/// `POST …/messages?stream=true`: the turn of a message. One that was posted before is looked for among older events.
+pub fn turn(follow: Follow, message_id: String, is_old: bool, ended: Ended) -> Response {
     let session = follow.subject.session.clone();
     let ack = json!({ "type": "message_ack", "sessionId": session, "messageId": message_id });
     let waiting = text(format!("event: message_ack\ndata: {ack}\n\n"));
-    response(Printer { follow, shows: Shows::Turn { message_id }, ended, waiting, done: false })
+    response(Printer { follow, shows: Shows::Turn { message_id, has_begun: !is_old }, ended, waiting, done: false })
 }
 
 fn response(printer: Printer) -> Response {
@@ -132,9 +132,10 @@ impl Printer {
                 Ok(Err(_)) => return None,
                 Err(_) => return Some(self.heartbeat()),
             };
-            if let Shows::Turn { message_id } = &self.shows {
-                let is_mine = event.correlation.as_ref() == Some(message_id);
-                if !is_mine && event.correlation.is_some() {
+            if let Shows::Turn { message_id, has_begun } = &mut self.shows {
+                let is_mine = event.correlation.as_ref() == Some(&*message_id);
+                *has_begun |= is_mine;
+                if !is_mine && (event.correlation.is_some() || !*has_begun) {
                     continue;
                 }
                 self.done = is_mine && event.kind == "agent_end";
