@@ -29,10 +29,12 @@ pub enum Bug {
     HeartbeatsWaitForDisk,
     /// A command that is forwarded to the leader loses the scope of its caller.
     ForwardWithoutScope,
+    /// The gateway tells a hole in a stream as a gap, whatever the journal has.
+    GapsOverKeptEvents,
 }
 
 impl Bug {
-    pub const ALL: [Bug; 11] = [
+    pub const ALL: [Bug; 12] = [
         Bug::SkipFsync,
         Bug::AnswerBeforeCommit,
         Bug::ReadWithoutBarrier,
@@ -44,6 +46,7 @@ impl Bug {
         Bug::ConstantElectionTimes,
         Bug::HeartbeatsWaitForDisk,
         Bug::ForwardWithoutScope,
+        Bug::GapsOverKeptEvents,
     ];
 
     pub fn name(self) -> &'static str {
@@ -59,6 +62,7 @@ impl Bug {
             Bug::ConstantElectionTimes => "constant-election-times",
             Bug::HeartbeatsWaitForDisk => "heartbeats-wait-for-disk",
             Bug::ForwardWithoutScope => "forward-without-scope",
+            Bug::GapsOverKeptEvents => "gaps-over-kept-events",
         }
     }
 }

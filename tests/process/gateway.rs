@@ -23,7 +23,7 @@ async fn open_node(dir: &Path) -> Node {
 }
 
 /// A node with tokens. A token is its own name; its scope is its tenant.
-async fn closed_node(dir: &Path, tokens: &[(&str, Role, &str)]) -> Node {
+pub async fn closed_node(dir: &Path, tokens: &[(&str, Role, &str)]) -> Node {
     let line = |(token, role, tenant): &(&str, Role, &str)| {
         let scope = if tenant.is_empty() { String::new() } else { format!(r#", "scope": {{"tenantId": "{tenant}"}}"#) };
         format!("{{\"name\": \"{token}\", \"role\": \"{role}\", \"hash\": \"{}\"{scope}}}\n", TokenHash::of(token))
@@ -65,12 +65,12 @@ impl Client {
         client
     }
 
-    async fn to(node: &Node) -> Client {
+    pub async fn to(node: &Node) -> Client {
         Client::open(&format!("ws://{}/ws", node.local_addr()), &[]).await.expect("the upgrade succeeds")
     }
 
     /// A connection that is ready to work.
-    async fn ready(node: &Node, token: Option<&str>) -> Client {
+    pub async fn ready(node: &Node, token: Option<&str>) -> Client {
         let mut client = Client::to(node).await;
         client.expect("connected").await;
         if let Some(token) = token {
@@ -136,7 +136,7 @@ impl Client {
     }
 
     /// A ping is answered, so the connection works and everything before it was handled.
-    async fn works(&mut self) {
+    pub async fn works(&mut self) {
         self.send(json!({"type": "ping", "ts": 7})).await;
         assert_eq!(self.expect("pong").await["clientTs"], 7);
     }
@@ -581,6 +581,8 @@ async fn a_turn_that_lost_its_driver_with_the_node_ends_after_the_restart() {
     let error = client.expect("turn_error").await;
     assert_eq!(error["code"], "AGENT_DISCONNECTED", "{error}");
     assert_eq!(client.expect("session_state").await["state"], "error");
+    let recovered = client.expect("session_state").await;
+    assert_eq!((&recovered["state"], &recovered["reason"]), (&json!("inactive"), &json!("recovered")));
     client.send(json!({"type": "get_history", "sessionId": session})).await;
     let items = client.expect("history").await["items"].clone();
     assert_eq!((&items[0]["content"], &items[1]["content"]), (&json!("go"), &json!("half a")));
