@@ -128,7 +128,8 @@ impl GatewayClient {
 
     async fn join_all(&mut self, open: &mut Open) -> Result<(), String> {
         if self.id == ASKER && self.known_sessions().len() < SESSIONS {
-            send(&mut open.socket, json!({ "type": "create_session", "agentType": "simulated" })).await?;
+            let name = format!("followed by front-ends, {}", self.chance.next());
+            send(&mut open.socket, json!({ "type": "create_session", "agentType": "simulated", "name": name })).await?;
             let created = expect(&mut open.socket, "session_created").await?;
             let id = created["session"]["id"].as_str().ok_or("no id")?.to_owned();
             self.sessions.lock().unwrap_or_else(PoisonError::into_inner).push(id);

@@ -375,6 +375,15 @@ Feature: Front-ends follow agents live through the gateway
     When Ann sends {"type": "list_projects"}
     Then Ann gets the error "AgentUnavailable"
 
+  # Prevents: files that only the clients of one node see.
+  Scenario: Files come from a driver on the bus of another node
+    Given a cluster of three nodes
+    And the driver Bob on the bus of node 3, which has files
+    And Ann is there at node 1
+    And Ann has a session "s"
+    When Ann sends {"type": "list_files", "sessionId": "<s>", "path": "src"}
+    Then Ann gets {"type": "file_list", "sessionId": "<s>", "files": [{"path": "src"}]}
+
   # Prevents: an inbox that fills without anybody noticing.
   Scenario: A driver tells all connections of the tenant
     Given a node

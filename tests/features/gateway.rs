@@ -11,6 +11,7 @@ use session_manager::access::token::TokenHash;
 use session_manager::node::{Node, NodeSettings};
 use tempfile::TempDir;
 use tokio::net::TcpStream;
+use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::tungstenite::client::IntoClientRequest;
 use tokio_tungstenite::{MaybeTlsStream, WebSocketStream};
@@ -21,6 +22,9 @@ use crate::json_shorthand::{self, Variables};
 /// Long enough for a busy machine. What takes longer counts as a failure.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
+/// Clusters that run at the same time: each has three processes.
+static CLUSTERS: Semaphore = Semaphore::const_new(2);
+
 #[derive(cucumber::World)]
 #[world(init = Self::start)]
 pub struct GatewayWorld {
@@ -28,6 +32,7 @@ pub struct GatewayWorld {
     node: Option<Node>,
     /// Three processes instead of a node of this process.
     pub cluster: Option<Cluster>,
+    place: Option<SemaphorePermit<'static>>,
     pub clients: BTreeMap<String, Client>,
     pub variables: Variables,
     /// The number of each driver's next batch.
@@ -96,6 +101,7 @@ impl GatewayWorld {
             dir: TempDir::new().expect("a directory"),
             node: None,
             cluster: None,
+            place: None,
             clients: BTreeMap::new(),
             variables: Variables::new(),
             batches: BTreeMap::new(),
@@ -129,8 +135,12 @@ impl GatewayWorld {
         tokio::spawn(async move { node.shutdown().await });
     }
 
-    pub fn start_cluster(&mut self) {
-        self.cluster = Some(Cluster::start(&self.dir.path().join("cluster")));
+    pub async fn start_cluster(&mut self) {
+        let dir = self.dir.path().join("cluster");
+        let place = CLUSTERS.acquire().await.expect("nobody closes it");
+        let started = tokio::task::spawn_blocking(move || Cluster::start(&dir)).await;
+        self.cluster = Some(started.expect("a cluster"));
+        self.place = Some(place);
     }
 
     pub fn cluster(&self) -> &Cluster {
@@ -145,16 +155,20 @@ impl GatewayWorld {
         }
     }
 
-    /// A connection to a node of the cluster that is ready to work. The node may just be starting.
+    /// A connection to a node of the cluster that is ready to work.
     pub async fn connect_to_node(&mut self, name: &str, node: u64) {
+        let mut client = self.open(node, "/ws").await;
+        client.next_of("authenticated").await;
+        self.clients.insert(name.to_owned(), client);
+    }
+
+    /// A connection to a node of the cluster. The node may just be starting.
+    pub async fn open(&self, node: u64, path: &str) -> Client {
         let begun = std::time::Instant::now();
         loop {
-            let url = format!("ws://{}/ws", self.address(node));
+            let url = format!("ws://{}{path}", self.address(node));
             if let Ok((socket, _)) = tokio_tungstenite::connect_async(url).await {
-                let mut client = Client { socket };
-                client.next_of("authenticated").await;
-                self.clients.insert(name.to_owned(), client);
-                return;
+                return Client { socket };
             }
             assert!(begun.elapsed() < PATIENCE, "node {node} does not answer");
             tokio::time::sleep(Duration::from_millis(100)).await;
@@ -214,6 +228,7 @@ impl GatewayWorld {
         }
         if let Some(cluster) = self.cluster.take() {
             tokio::task::spawn_blocking(move || drop(cluster)).await.expect("the cluster stops");
+            self.place = None;
         }
     }
 }

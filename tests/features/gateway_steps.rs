@@ -18,7 +18,7 @@ async fn a_node(world: &mut GatewayWorld) {
 
 #[given("a cluster of three nodes")]
 async fn a_cluster(world: &mut GatewayWorld) {
-    world.start_cluster();
+    world.start_cluster().await;
 }
 
 #[given(regex = r#"^(\w+) is there at node (\d)$"#)]
@@ -274,6 +274,39 @@ async fn attach(world: &mut GatewayWorld, name: &str) {
 async fn a_driver_at(world: &mut GatewayWorld, name: String, node: u64) {
     world.connect_to_node(&name, node).await;
     attach(world, &name).await;
+}
+
+/// A driver on the bus: it answers requests for files with the path that they name.
+#[given(regex = r#"^the driver (\w+) on the bus of node (\d), which has files$"#)]
+async fn a_driver_on_the_bus(world: &mut GatewayWorld, name: String, node: u64) {
+    let mut bus = world.open(node, "/").await;
+    bus.next_of("workerregistered").await;
+    for function in ["turn", "files"] {
+        bus.send(Message::text(json!({"type": "registerfunction", "id": format!("{name}::{function}")}).to_string()))
+            .await;
+    }
+    let terms = json!({"driver_id": name, "agent_types": ["coder"], "families": {"files": format!("{name}::files")}});
+    let bind = json!({"type": "registertrigger", "id": name, "trigger_type": "session::turn::requested",
+                      "function_id": format!("{name}::turn"), "config": terms});
+    bus.send(Message::text(bind.to_string())).await;
+    let bound = bus.next_of("triggerregistrationresult").await;
+    assert!(bound["error"].is_null(), "{bound}");
+    tokio::spawn(async move {
+        while let Heard::Frame(frame) = bus.hear().await {
+            if frame["type"] == "invokefunction" {
+                let files = json!({"files": [{"path": frame["data"]["path"]}]});
+                let result = json!({"type": "invocationresult", "invocation_id": frame["invocation_id"],
+                                    "function_id": frame["function_id"], "result": files});
+                bus.send(Message::text(result.to_string())).await;
+            }
+        }
+    });
+    // Its node tells the others that it is there.
+    let begun = std::time::Instant::now();
+    while world.call("session::turn::drivers", &json!({}), None).await.as_array().is_none_or(Vec::is_empty) {
+        assert!(begun.elapsed() < PATIENCE, "{name} is not attached");
+        tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+    }
 }
 
 /// A value of every field that an event must have.

@@ -278,6 +278,7 @@ async fn bad_frames_get_their_errors_and_the_connection_lives() {
         (Message::text(r#"{"type":"run_turn","sessionId":5,"text":"x"}"#), "INVALID_MESSAGE"),
         (Message::text(large + "x"), "MESSAGE_TOO_LARGE"),
         (Message::text("y".repeat(2_000_000)), "MESSAGE_TOO_LARGE"),
+        (Message::binary(vec![0; 2_000_000]), "MESSAGE_TOO_LARGE"),
     ];
     for (frame, code) in frames {
         client.0.send(frame).await.unwrap();
@@ -287,7 +288,18 @@ async fn bad_frames_get_their_errors_and_the_connection_lives() {
     // The node closes while the client still sends, so the client may find a reset instead of the close frame.
     let _ = client.0.send(Message::text("z".repeat(5 << 20))).await;
     assert!(matches!(client.closed().await, 1009 | 1006));
-    Client::ready(&node, None).await.works().await;
+    let mut other = Client::ready(&node, None).await;
+    other.send(json!({"type": "list_sessions", "includeArchived": true})).await;
+    assert_eq!(other.expect("session_list").await["sessions"], json!([]), "nothing was changed");
+    // Frames that are refused count like others.
+    let mut hasty = Client::ready(&node, None).await;
+    for _ in 0..61 {
+        hasty.0.send(Message::binary(b"{}".to_vec())).await.unwrap();
+    }
+    for _ in 0..60 {
+        assert_eq!(hasty.error().await, "INVALID_JSON");
+    }
+    assert_eq!(hasty.error().await, "RATE_LIMITED");
     node.shutdown().await;
 }
 

@@ -229,9 +229,8 @@ impl Connection {
             self.outbox.room().await;
             let handled = match reader.next().await {
                 Ok(Incoming::Text(text)) => self.accept(&text).await,
-                Ok(Incoming::Binary(_)) => {
-                    let binary = || GatewayError::InvalidJson("binary frames are not spoken here".to_owned());
-                    self.refuse(&self.keep_pace().err().unwrap_or_else(binary));
+                Ok(Incoming::Binary(bytes)) => {
+                    self.refuse(&self.refusal_of_binary(bytes.len()));
                     Ok(())
                 }
                 Ok(Incoming::Pong(_)) => Ok(()),
@@ -263,6 +262,14 @@ impl Connection {
                 self.refuse(&error);
                 Ok(())
             }
+        }
+    }
+
+    fn refusal_of_binary(&self, bytes: usize) -> GatewayError {
+        match self.keep_pace() {
+            Err(error) => error,
+            Ok(()) if bytes > MESSAGE_BYTES_MAX => GatewayError::MessageTooLarge { bytes_max: MESSAGE_BYTES_MAX },
+            Ok(()) => GatewayError::InvalidJson("binary frames are not spoken here".to_owned()),
         }
     }
 

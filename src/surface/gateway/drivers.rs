@@ -270,23 +270,10 @@ impl Gateway {
             let may_run = record.may_run(tenant.as_ref().map(|scope| scope.fields()));
             serves && may_run && driver.families.contains_key(request.family.name())
         };
-        let mut answer = None;
-        for record in drivers.iter().filter(offers) {
-            let function = &record.driver.families[request.family.name()];
-            answer = match function.as_str() {
-                OVER_SOCKET => {
-                    let driver_id = &record.driver.driver_id;
-                    match self.relay_to_socket(driver_id, speaker, request).await {
-                        Some(answer) => Some(answer),
-                        None => Some(self.relay_to_node(driver_id, speaker, request).await),
-                    }
-                }
-                function => self.relay_to_function(function, speaker, request).await,
-            };
-            if answer.is_some() {
-                break;
-            }
-        }
+        let answer = match drivers.iter().find(offers) {
+            Some(record) => Some(self.ask_driver(record, speaker, request).await),
+            None => None,
+        };
         let family = request.family.name();
         let nobody = || {
             let why = format!("no driver is attached that offers {family}");
@@ -302,6 +289,24 @@ impl Gateway {
                 Ok(Value::Object(fields))
             }
             _other => Err(GatewayError::AgentError(format!("the driver's answer for {family} is no object"))),
+        }
+    }
+
+    /// Asks a driver wherever it is connected.
+    async fn ask_driver(
+        &self,
+        record: &DriverRecord,
+        speaker: &Speaker,
+        request: &Relay,
+    ) -> Result<Value, GatewayError> {
+        let (driver_id, function) = (&record.driver.driver_id, &record.driver.families[request.family.name()]);
+        let here = match function.as_str() {
+            OVER_SOCKET => self.relay_to_socket(driver_id, speaker, request).await,
+            function => self.relay_to_function(function, speaker, request).await,
+        };
+        match here {
+            Some(answer) => answer,
+            None => self.relay_to_node(driver_id, speaker, request).await,
         }
     }
 

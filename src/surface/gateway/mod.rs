@@ -3,7 +3,7 @@
 //! Owns: the messages of clients (`messages`, `fields`), who sends them (`person`), the life of one connection
 //! (`connection`, `pace`), sessions as clients see them (`sessions`), what all connections of a tenant learn
 //! (`tenant_feed`, `pushes`), streams and histories (`follow`, `audience`, `history`), turns (`turns`), drivers
-//! (`drivers`), members (`members`), and the errors (`errors`).
+//! (`drivers`, `relays`), members (`members`), and the errors (`errors`).
 //! Reads: the node's functions (through the gate), the feed. Never: state, WebSocket plumbing (`socket`).
 
 pub mod audience;
@@ -18,6 +18,7 @@ pub mod messages;
 pub mod pace;
 pub mod person;
 pub mod pushes;
+pub mod relays;
 pub mod sessions;
 pub mod tenant_feed;
 pub mod turns;
@@ -86,8 +87,9 @@ pub struct Gateway {
 }
 
 impl Gateway {
+    /// Within a runtime: it answers other nodes from now on.
     pub fn new(bus: Arc<Bus>, closing: CancellationToken) -> Arc<Gateway> {
-        Arc::new(Gateway {
+        let gateway = Arc::new(Gateway {
             bus,
             failures: FailedLogins::limited_to(LOGIN_FAILURES_MAX),
             connections: AtomicUsize::default(),
@@ -95,8 +97,16 @@ impl Gateway {
             tenants: Mutex::default(),
             begun: Once::new(),
             audience: Arc::default(),
-            closing,
-        })
+            closing: closing.clone(),
+        });
+        let here = Arc::downgrade(&gateway);
+        tokio::spawn(async move {
+            tokio::select! {
+                () = relays::run(here) => {}
+                () = closing.cancelled() => {}
+            }
+        });
+        gateway
     }
 
     /// Subscribes to events from now on.

@@ -41,7 +41,7 @@ impl Gateway {
     fn begin(self: &Arc<Gateway>) {
         let all = Filter::of_stream(Kinds::of([EventKind::StreamEvent]), None, None, Object::new());
         let streams = self.subscribe(all).and_then(|all| Ok((all, self.subscribe(audience::filter())?)));
-        let (events, relays) = match streams {
+        let (events, counts) = match streams {
             Ok(streams) => streams,
             Err(error) => return tracing::error!(%error, "pushes to tenants are not delivered"),
         };
@@ -49,7 +49,7 @@ impl Gateway {
         tokio::spawn(async move {
             tokio::select! {
                 () = push_all(gateway.clone(), events) => {}
-                () = audience::listen(followers, relays) => {}
+                () = audience::listen(followers, counts) => {}
                 () = audience::tell(gateway) => {}
                 () = closing.cancelled() => {}
             }
