@@ -40,7 +40,7 @@ pub fn where_it_shows(bug: Bug, seed: u64) -> &'static Scenario {
         Bug::AcceptTruncatedSnapshot => "snapshots",
         Bug::ConstantElectionTimes => "slow-disks",
         Bug::HeartbeatsWaitForDisk => "patience",
-        Bug::ForwardWithoutScope => "calm",
+        Bug::ForwardWithoutScope | Bug::GapsOverKeptEvents => "calm",
     };
     scenario::named(name).unwrap_or_else(|| scenario_of(seed))
 }

@@ -12,7 +12,7 @@ use session_manager::storage::log::record::{Entry, LogId};
 pub use crate::http_call::Outcome;
 
 /// When something happened. No two moments have the same `order`; many have the same millisecond.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Moment {
     pub order: u64,
     /// Simulated milliseconds since the run began.
@@ -142,12 +142,23 @@ pub enum LifeEvent {
     Leads(u64),
 }
 
+/// A frame that a client of the gateway got, or a message that says where it stands: `join_session` as it was sent,
+/// `(lost)` when its connection ended, and `emitted` with the `events` of the batch.
+#[derive(Debug, Clone)]
+pub struct GatewayFrame {
+    pub client: usize,
+    pub node: u64,
+    pub at: Moment,
+    pub frame: Value,
+}
+
 /// Everything that was recorded. Each list is in order.
 #[derive(Debug, Clone, Default)]
 pub struct History {
     pub operations: Vec<Operation>,
     pub subscriptions: Vec<Subscription>,
     pub deliveries: Vec<Delivery>,
+    pub gateway: Vec<GatewayFrame>,
     /// Every index that any node applied, from the first on.
     pub applied: Vec<Applied>,
     pub samples: Vec<Sample>,

@@ -20,6 +20,7 @@ mod caller;
 mod caught;
 mod determinism;
 mod disk;
+mod gateway_client;
 #[allow(dead_code, reason = "the oracles read it")]
 mod history;
 mod host;

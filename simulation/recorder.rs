@@ -9,8 +9,8 @@ use session_manager::storage::log::record::{Entry, LogId, Payload};
 
 use crate::determinism;
 use crate::history::{
-    Applied, Delivery, DiskSpeed, Fault, History, Life, LifeEvent, Moment, Operation, Outcome, Place, Sample,
-    Subscription,
+    Applied, Delivery, DiskSpeed, Fault, GatewayFrame, History, Life, LifeEvent, Moment, Operation, Outcome, Place,
+    Sample, Subscription,
 };
 use crate::tenant::Tenant;
 
@@ -162,6 +162,14 @@ impl Recorder {
             place,
             payload,
         });
+    }
+
+    /// What a client of the gateway heard, now.
+    pub fn gateway(&self, heard: GatewayFrame) {
+        let mut recorded = self.lock();
+        let at = recorded.moment();
+        recorded.say(&format!("front-end {}", heard.client), &format!("node {} {}", heard.node, heard.frame));
+        recorded.history.gateway.push(GatewayFrame { at, ..heard });
     }
 
     pub fn applied(&self, node: u64, boot: u32, entries: Vec<Entry>) {

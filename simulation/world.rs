@@ -11,6 +11,7 @@ use turmoil::Sim;
 use crate::bridge;
 use crate::determinism::{self, Chance, EPOCH};
 use crate::disk::Faults;
+use crate::gateway_client;
 use crate::history::{History, Moment};
 use crate::host::{self, Sizes, Station};
 use crate::listener::Listener;
@@ -206,6 +207,12 @@ impl World<'_> {
             for tenant in tenants {
                 tokio::spawn(tenant.run());
             }
+            std::future::pending().await
+        });
+        let front_ends: Vec<_> = (1..).zip(hosts.clone()).collect();
+        let (recorder, common) = (self.recorder.clone(), self.common.clone());
+        self.sim.client("front-ends", async move {
+            gateway_client::start(&front_ends, &recorder, &common, seed);
             std::future::pending().await
         });
         let here = self.sim.lookup("operator");

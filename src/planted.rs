@@ -31,10 +31,12 @@ pub enum Bug {
     ForwardWithoutScope,
     /// A leader forgets what was due before it led.
     ForgetOverdue,
+    /// The gateway tells a hole in a stream as a gap, whatever the journal has.
+    GapsOverKeptEvents,
 }
 
 impl Bug {
-    pub const ALL: [Bug; 12] = [
+    pub const ALL: [Bug; 13] = [
         Bug::SkipFsync,
         Bug::AnswerBeforeCommit,
         Bug::ReadWithoutBarrier,
@@ -47,6 +49,7 @@ impl Bug {
         Bug::HeartbeatsWaitForDisk,
         Bug::ForwardWithoutScope,
         Bug::ForgetOverdue,
+        Bug::GapsOverKeptEvents,
     ];
 
     pub fn name(self) -> &'static str {
@@ -63,6 +66,7 @@ impl Bug {
             Bug::HeartbeatsWaitForDisk => "heartbeats-wait-for-disk",
             Bug::ForwardWithoutScope => "forward-without-scope",
             Bug::ForgetOverdue => "forget-overdue",
+            Bug::GapsOverKeptEvents => "gaps-over-kept-events",
         }
     }
 }

@@ -9,6 +9,7 @@ mod dedup;
 mod delivery;
 mod elections;
 mod fresh;
+mod gateway;
 mod groups;
 mod linear;
 mod minted;
@@ -89,6 +90,7 @@ pub fn check_all(history: &History) -> Vec<Broken> {
         elections::check(history),
         turns::check(history, &replay),
         model::check(history, &replay),
+        gateway::check(history, &replay),
     ]
     .into_iter()
     .flat_map(|findings| findings.broken)

@@ -274,7 +274,7 @@ async fn what_one_node_acknowledged_every_other_reads_at_once() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_level_is_raised_on_first_use_if_every_member_answers_and_nothing_holds_it() {
-    let beside = || Command::Beside(Beside::Turn(TurnCommand::Detach { driver_id: "d".to_owned() }));
+    let beside = || Command::Beside(Beside::Turn(TurnCommand::Detach { driver_id: "d".to_owned(), node: None }));
     // 1. A setting holds it.
     let held = Node::begin(1, |settings| RaftSettings { max_level: Some(1), ..settings }).await;
     let refused = held.propose(beside()).await.unwrap_err().to_string();

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
 
 use super::{Adapter, Proposal};
 use crate::events::feed::Feed;
@@ -40,17 +41,19 @@ impl Presence {
     /// Works until shutdown. What fails is tried again at the next look.
     pub async fn run(self, shutdown: CancellationToken) {
         let mut told = Told::new();
+        let node = Uuid::new_v4().to_string();
         loop {
             tokio::select! {
                 () = tokio::time::sleep(CHECK_EVERY) => {}
                 () = shutdown.cancelled() => return,
             }
-            self.look(&mut told).await;
+            self.look(&node, &mut told).await;
         }
     }
 
-    async fn look(&self, told: &mut Told) {
-        let here = self.feed.drivers();
+    async fn look(&self, node: &str, told: &mut Told) {
+        let mut here = self.feed.drivers();
+        here.iter_mut().for_each(|(driver, _)| driver.node = Some(node.to_owned()));
         told.values_mut().for_each(|told| told.looks += 1);
         let key = |driver: &AttachDriver, scope: &Option<Arc<Scope>>| {
             (driver.driver_id.clone(), scope.as_ref().map(|scope| scope.text().to_owned()))
@@ -66,7 +69,7 @@ impl Presence {
         let gone: Vec<_> =
             told.iter().filter(|(id, _)| !stays.contains(id)).map(|(id, of)| (id.clone(), of.scope.clone())).collect();
         for (id, scope) in gone {
-            if self.propose(TurnCommand::Detach { driver_id: id.0.clone() }, scope).await {
+            if self.propose(TurnCommand::Detach { driver_id: id.0.clone(), node: Some(node.to_owned()) }, scope).await {
                 told.remove(&id);
             }
         }

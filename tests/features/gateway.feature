@@ -24,6 +24,16 @@ Feature: Front-ends follow agents live through the gateway
     Then Ann gets {"type": "authenticated", "identity": {"userId": "good", "tenantId": "acme"}}
     When Ann sends {"type": "list_sessions"}
     Then Ann gets {"type": "session_list", "sessions": []}
+    When Ben connects
+    And Ben sends 4 times {"type": "authenticate", "token": "bad"}
+    Then Ben gets 4 times the error "AUTH_FAILED"
+    When Cid connects
+    And Cid sends 4 times {"type": "authenticate", "token": "bad"}
+    Then Cid gets 4 times the error "AUTH_FAILED"
+    When Dot connects
+    And Dot sends 2 times {"type": "authenticate", "token": "bad"}
+    Then Dot gets the error "AUTH_FAILED"
+    And Dot gets the error "AUTH_RATE_LIMITED" with "retryAfterMs"
 
   # Prevents: clients of an unknown version guessing, and pages of other sites driving a node.
   Scenario: Versions and origins are checked
@@ -56,7 +66,7 @@ Feature: Front-ends follow agents live through the gateway
     And Ann is there
     When Ann sends 61 times {"type": "ping", "ts": 1}
     Then Ann gets 60 times {"type": "pong", "clientTs": 1}
-    And Ann gets the error "RATE_LIMITED"
+    And Ann gets the error "RATE_LIMITED" with "retryAfterMs"
 
   # Prevents: a reader writing, and one tenant learning what another has.
   Scenario: A viewer writes nothing and a foreign session is unknown
@@ -70,6 +80,8 @@ Feature: Front-ends follow agents live through the gateway
     And Eve is there with the token "eve"
     When Vic sends {"type": "run_turn", "sessionId": "<s>", "text": "x"}
     Then Vic gets the error "Forbidden"
+    When Vic sends {"type": "join_session", "sessionId": "<s>"}
+    Then Vic gets {"type": "state_snapshot", "headSeq": 0, "recentHistory": [], "session": {"status": "inactive"}}
     When Eve sends {"type": "join_session", "sessionId": "<s>"}
     Then Eve gets the error "SessionNotFound"
     When Eve sends {"type": "join_session", "sessionId": "never-was"}
@@ -77,9 +89,9 @@ Feature: Front-ends follow agents live through the gateway
 
   # Prevents: a list of sessions that is stale until it is asked for again.
   Scenario: A new name reaches all connections of the tenant
-    Given a node
-    And Ann is there
-    And Ben is there
+    Given a cluster of three nodes
+    And Ann is there at node 1
+    And Ben is there at node 2
     And Ann has a session "s"
     When Ann sends {"type": "rename_session", "sessionId": "<s>", "name": "Ada"}
     Then Ann gets {"type": "session_updated", "session": {"id": "<s>", "name": "Ada"}}
@@ -89,17 +101,18 @@ Feature: Front-ends follow agents live through the gateway
 
   # Prevents: two followers of one turn seeing different things, or the transcript telling another story.
   Scenario: Two clients follow a whole turn
-    Given a node
-    And the driver Dan
-    And Ann is there
-    And Ben is there
+    Given a cluster of three nodes
+    And the driver Dan at node 3
+    And Ann is there at node 1
+    And Ben is there at node 2
     And Ann has a session "s"
     And Ann sends {"type": "join_session", "sessionId": "<s>", "afterSeq": 0}
     And Ben sends {"type": "join_session", "sessionId": "<s>", "afterSeq": 0}
     And Ben gets {"type": "replay_complete", "lastSeq": 0}
     And Ann gets {"type": "replay_complete", "lastSeq": 0}
     When Ann runs the turn "t" of "s" with Dan
-    And Dan emits in "t":
+    Then "session::get" with {"session_id": "<s>"} answers {"meta": {"status": "working"}}
+    When Dan emits in "t":
       | {"type": "text_delta", "text": "Hel"} |
       | {"type": "text_delta", "text": "lo"}  |
     And Dan emits in "t":
@@ -239,10 +252,10 @@ Feature: Front-ends follow agents live through the gateway
 
   # Prevents: an agent that is told two answers to one question.
   Scenario: The first of two answers wins
-    Given a node
-    And the driver Dan
-    And Ann is there
-    And Ben is there
+    Given a cluster of three nodes
+    And the driver Dan at node 3
+    And Ann is there at node 1
+    And Ben is there at node 2
     And Ann has a session "s"
     And Ann runs the turn "t" of "s" with Dan
     And Ann gets {"type": "turn_started"}
@@ -271,6 +284,9 @@ Feature: Front-ends follow agents live through the gateway
     And Dan sends {"type": "command_result", "command_id": "<stop>", "accepted": true}
     Then Ann gets {"type": "stop_acknowledged", "turnId": "<t>"}
     And Ann gets {"type": "session_state", "state": "ready", "reason": "user_stopped"}
+    When Dan sends {"type": "emit", "turn_id": "<t>", "n": 2, "events": [{"type": "text_delta", "text": "stop"}]}
+    Then Dan gets the error "INVALID_MESSAGE"
+    And Ann gets nothing more
     When Ann sends {"type": "stop_turn", "sessionId": "<s>"}
     Then Ann gets the error "NoActiveTurn"
     When Ann sends {"type": "get_history", "sessionId": "<s>"}
@@ -359,6 +375,15 @@ Feature: Front-ends follow agents live through the gateway
     When Ann sends {"type": "list_projects"}
     Then Ann gets the error "AgentUnavailable"
 
+  # Prevents: files that only the clients of one node see.
+  Scenario: Files come from a driver on the bus of another node
+    Given a cluster of three nodes
+    And the driver Bob on the bus of node 3, which has files
+    And Ann is there at node 1
+    And Ann has a session "s"
+    When Ann sends {"type": "list_files", "sessionId": "<s>", "path": "src"}
+    Then Ann gets {"type": "file_list", "sessionId": "<s>", "files": [{"path": "src"}]}
+
   # Prevents: an inbox that fills without anybody noticing.
   Scenario: A driver tells all connections of the tenant
     Given a node
@@ -379,3 +404,165 @@ Feature: Front-ends follow agents live through the gateway
     When the node is stopped
     Then Ann gets {"type": "server_shutdown", "reason": "<any>", "ts": "<any>"}
     And Ann is disconnected with 1001
+
+  # Prevents: a client that loses its node losing its place in the stream, or its turn.
+  Scenario: The leader is killed in the middle of a turn
+    Given a cluster of three nodes
+    And the driver Dan at a follower
+    And Ann is there at the leader
+    And Ann has a session "s"
+    And Ann sends {"type": "join_session", "sessionId": "<s>"}
+    And Ann runs the turn "t" of "s" with Dan
+    And Dan emits in "t":
+      | {"type": "text_delta", "text": "one "}                                 |
+      | {"type": "tool_call", "toolCallId": "c", "toolName": "ls", "args": {}} |
+    And Ann gets {"type": "tool_call", "seq": 6}
+    When Ann loses the leader, which is killed
+    And Dan emits in "t":
+      | {"type": "text_delta", "text": "two"}                           |
+      | {"type": "tool_result", "toolCallId": "c", "status": "success"} |
+    And Ann is there at another node
+    And Ann sends {"type": "join_session", "sessionId": "<s>", "afterSeq": 6}
+    Then Ann gets exactly:
+      | {"type": "state_snapshot", "headSeq": 8, "currentTurn": {"turnId": "<t>", "textSoFar": "one two", "asOfSeq": 8}} |
+      | {"type": "stream_snapshot", "turnId": "<t>", "textSoFar": "one two"} |
+      | {"type": "gap", "fromSeq": 6, "toSeq": 7}                            |
+      | {"type": "tool_result", "toolCallId": "c", "seq": 8}                 |
+      | {"type": "replay_complete", "lastSeq": 8}                            |
+    When Dan sends {"type": "emit", "turn_id": "<t>", "n": 2, "events": [{"type": "text_delta", "text": "two"}]}
+    Then Dan gets {"type": "emitted", "turn_id": "<t>", "next_n": 3, "seqs": [7, 8]}
+    When Dan emits in "t":
+      | {"type": "turn_complete", "finalText": "one two"} |
+    Then Ann gets exactly:
+      | {"type": "turn_complete", "finalText": "one two", "seq": 9}            |
+      | {"type": "session_state", "state": "ready", "reason": "turn_complete"} |
+    And Ann gets nothing more
+
+  # Prevents: a turn that runs for ever because everything was lost at once.
+  Scenario: All nodes and the driver are killed
+    Given a cluster of three nodes
+    And the driver Dan at node 1
+    And Ann is there at node 2
+    And Ann has a session "s"
+    And Ann runs the turn "t" of "s" with Dan
+    And Dan emits in "t":
+      | {"type": "text_delta", "text": "half"} |
+    When all nodes are killed
+    And Ann is there at node 3
+    And Ann sends {"type": "join_session", "sessionId": "<s>", "afterSeq": 4}
+    Then Ann gets {"type": "state_snapshot", "session": {"id": "<s>"}}
+    And Ann gets {"type": "gap", "fromSeq": 4, "toSeq": 5}
+    And Ann gets {"type": "turn_error", "turnId": "<t>", "code": "AGENT_DISCONNECTED", "seq": 6}
+    And Ann gets {"type": "session_state", "state": "error", "seq": 7}
+    And Ann gets {"type": "session_state", "state": "inactive", "reason": "recovered", "seq": 8}
+
+  # Prevents: one browser that hangs delaying all others, or losing what is kept.
+  Scenario: A client that stops reading delays nobody
+    Given a node
+    And the driver Dan
+    And Ann is there
+    And Ben is there
+    And Ann has a session "s"
+    And Ann runs the turn "t" of "s" with Dan
+    And Ann sends {"type": "join_session", "sessionId": "<s>"}
+    And Ben sends {"type": "join_session", "sessionId": "<s>"}
+    And Ben gets {"type": "stream_snapshot"}
+    When Dan emits 60 batches of 256 KiB in "t"
+    And Dan emits in "t":
+      | {"type": "turn_complete", "finalText": "done"} |
+    Then Ben gets {"type": "turn_complete", "finalText": "done"}
+    And Ann gets 60 tool calls, and a gap for what she missed
+
+  # Prevents: a tenant without an owner, and people who give themselves more than they have.
+  Scenario: A tenant keeps an owner and nobody grants above himself
+    Given a node with the tokens:
+      | ann | app   | acme |
+      | eve | admin | acme |
+    And Ann is there with the token "ann"
+    And Eve is there with the token "eve"
+    When Ann sends {"type": "manage_members", "action": "set_role", "userId": "ann", "role": "viewer"}
+    Then Ann gets the error "LastOwner"
+    When Eve sends {"type": "manage_members", "action": "set_role", "userId": "eve", "role": "owner"}
+    Then Eve gets the error "Forbidden"
+    When Ann sends {"type": "manage_members", "action": "list"}
+    Then Ann gets {"type": "member_list", "members": [{"userId": "ann", "role": "owner", "addedAt": "<any>"}]}
+
+  # Prevents: a name that a driver emits getting lost, and a driver that speaks for the store.
+  Scenario: A driver emits each of the 114 names
+    Given a node
+    And the driver Dan
+    And Ann is there
+    And Ann has a session "s"
+    And Ann sends {"type": "join_session", "sessionId": "<s>"}
+    And Ann gets {"type": "state_snapshot"}
+    Then every name that Dan emits in "s" is taken or refused as the table says, and Ann hears of it
+    And the journal of "s" has every kept name and no other for Ann
+
+  # Prevents: a front-end that believes it is alone, or that never learns where the agent works.
+  Scenario: A snapshot counts the followers of all nodes and tells about the sandbox
+    Given a cluster of three nodes
+    And the driver Dan at node 3
+    And Ann is there at node 1
+    And Ann has a session "s"
+    And Ann sends {"type": "join_session", "sessionId": "<s>"}
+    And Ann gets {"type": "state_snapshot", "subscriberCount": 1, "sandbox": null}
+    And Ann runs the turn "t" of "s" with Dan
+    And Dan emits in "t":
+      | {"type": "sandbox_init", "provider": "box"}                  |
+      | {"type": "sandbox_provisioning", "phase": "installing_deps"} |
+    When Ben is there at node 2
+    Then Ben joins "s" until the snapshot is {"subscriberCount": 2, "sandbox": {"provider": "box", "status": "provisioning", "phase": "installing_deps"}}
+    When Dan emits in "t":
+      | {"type": "sandbox_removed", "reason": "manual"} |
+    And Ann disconnects
+    Then Ben joins "s" until the snapshot is {"subscriberCount": 1, "sandbox": null}
+
+  # Prevents: memories that only one client sees, or that are gone after a reload.
+  Scenario: What an agent remembers is an event of the session
+    Given a node
+    And the driver Dan
+    And Ann is there
+    And Ben is there
+    And Ann has a session "s"
+    And Ben sends {"type": "join_session", "sessionId": "<s>"}
+    And Ben gets {"type": "state_snapshot"}
+    When Ann sends {"type": "memory_recall", "sessionId": "<s>", "query": "tea"}
+    And Dan gets {"type": "driver_command", "command": "memory_recall", "query": "tea", "command_id": "<c>"}
+    And Dan sends {"type": "command_result", "command_id": "<c>", "result": {"memories": "all"}}
+    Then Ann gets the error "AgentError"
+    When Ann sends {"type": "memory_recall", "sessionId": "<s>", "query": "tea"}
+    And Dan gets {"type": "driver_command", "command": "memory_recall", "command_id": "<d>"}
+    And Dan sends {"type": "command_result", "command_id": "<d>", "result": {"memories": [{"id": "m"}]}}
+    Then Ann gets {"type": "memory_recalled", "sessionId": "<s>", "memories": [{"id": "m"}], "seq": 1}
+    And Ben gets {"type": "memory_recalled", "memories": [{"id": "m"}], "seq": 1}
+    When Ann sends {"type": "get_events", "sessionId": "<s>"}
+    Then Ann gets {"type": "events", "events": [{"type": "memory_recalled", "seq": 1}]}
+
+  # Prevents: a mode that is chosen between two turns and reaches no agent.
+  Scenario: A driver learns what was chosen before its turn
+    Given a node
+    And the driver Dan
+    And Ann is there
+    And Ann has a session "s"
+    And Ann sends {"type": "set_mode", "sessionId": "<s>", "mode": "plan"}
+    And Ann gets {"type": "mode_switched", "mode": "plan"}
+    And Ann sends {"type": "update_session_settings", "sessionId": "<s>", "settings": {"coalesceMs": 100}}
+    And Ann gets {"type": "session_settings_updated"}
+    When Ann sends {"type": "run_turn", "sessionId": "<s>", "text": "go"}
+    Then Dan gets {"type": "driver_command", "command": "run_turn", "mode": "plan", "settings": {"coalesceMs": 100}}
+
+  # Prevents: a client that has to guess where to go when its node stops.
+  Scenario: A client of a node that stops goes on at another one
+    Given a cluster of three nodes
+    And the driver Dan at node 3
+    And Ann is there at node 1
+    And Ann has a session "s"
+    And Ann sends {"type": "join_session", "sessionId": "<s>"}
+    And Ann runs the turn "t" of "s" with Dan
+    And Ann gets {"type": "turn_started", "seq": 4}
+    When node 1 is stopped
+    Then Ann gets {"type": "server_shutdown", "reason": "<any>", "ts": "<any>"}
+    And Ann is disconnected with 1001
+    When Ann is there at node 2
+    And Ann sends {"type": "join_session", "sessionId": "<s>", "afterSeq": 4}
+    Then Ann gets {"type": "replay_complete", "lastSeq": 4}

@@ -1,4 +1,4 @@
-//! Owns: the world of scenarios tagged @gateway: a node, and front-ends and drivers on its WebSocket.
+//! Owns: the world of scenarios tagged @gateway: a node or a cluster, and front-ends and drivers on its WebSocket.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,20 +11,28 @@ use session_manager::access::token::TokenHash;
 use session_manager::node::{Node, NodeSettings};
 use tempfile::TempDir;
 use tokio::net::TcpStream;
+use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::tungstenite::client::IntoClientRequest;
 use tokio_tungstenite::{MaybeTlsStream, WebSocketStream};
 
+use crate::gateway_cluster::Cluster;
 use crate::json_shorthand::{self, Variables};
 
 /// Long enough for a busy machine. What takes longer counts as a failure.
 pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Clusters that run at the same time: each has three processes.
+static CLUSTERS: Semaphore = Semaphore::const_new(2);
 
 #[derive(cucumber::World)]
 #[world(init = Self::start)]
 pub struct GatewayWorld {
     dir: TempDir,
     node: Option<Node>,
+    /// Three processes instead of a node of this process.
+    pub cluster: Option<Cluster>,
+    place: Option<SemaphorePermit<'static>>,
     pub clients: BTreeMap<String, Client>,
     pub variables: Variables,
     /// The number of each driver's next batch.
@@ -92,6 +100,8 @@ impl GatewayWorld {
         GatewayWorld {
             dir: TempDir::new().expect("a directory"),
             node: None,
+            cluster: None,
+            place: None,
             clients: BTreeMap::new(),
             variables: Variables::new(),
             batches: BTreeMap::new(),
@@ -125,8 +135,48 @@ impl GatewayWorld {
         tokio::spawn(async move { node.shutdown().await });
     }
 
+    pub async fn start_cluster(&mut self) {
+        let dir = self.dir.path().join("cluster");
+        let place = CLUSTERS.acquire().await.expect("nobody closes it");
+        let started = tokio::task::spawn_blocking(move || Cluster::start(&dir)).await;
+        self.cluster = Some(started.expect("a cluster"));
+        self.place = Some(place);
+    }
+
+    pub fn cluster(&self) -> &Cluster {
+        self.cluster.as_ref().expect("a cluster")
+    }
+
+    /// Where clients reach a node. The number counts in a cluster only.
+    fn address(&self, node: u64) -> String {
+        match &self.cluster {
+            Some(cluster) => cluster.address(node),
+            None => self.node().local_addr().to_string(),
+        }
+    }
+
+    /// A connection to a node of the cluster that is ready to work.
+    pub async fn connect_to_node(&mut self, name: &str, node: u64) {
+        let mut client = self.open(node, "/ws").await;
+        client.next_of("authenticated").await;
+        self.clients.insert(name.to_owned(), client);
+    }
+
+    /// A connection to a node of the cluster. The node may just be starting.
+    pub async fn open(&self, node: u64, path: &str) -> Client {
+        let begun = std::time::Instant::now();
+        loop {
+            let url = format!("ws://{}{path}", self.address(node));
+            if let Ok((socket, _)) = tokio_tungstenite::connect_async(url).await {
+                return Client { socket };
+            }
+            assert!(begun.elapsed() < PATIENCE, "node {node} does not answer");
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    }
+
     pub async fn connect(&mut self, name: &str, path: &str, headers: &[(&'static str, &str)]) {
-        let mut request = format!("ws://{}{path}", self.node().local_addr()).into_client_request().expect("a URL");
+        let mut request = format!("ws://{}{path}", self.address(1)).into_client_request().expect("a URL");
         for (header, value) in headers {
             request.headers_mut().insert(*header, value.parse().expect("a header"));
         }
@@ -158,7 +208,7 @@ impl GatewayWorld {
     /// Calls a function over HTTP.
     pub async fn call(&self, function: &str, body: &Value, token: Option<&str>) -> Value {
         use tokio::io::{AsyncReadExt, AsyncWriteExt};
-        let mut socket = TcpStream::connect(self.node().local_addr()).await.expect("the node listens");
+        let mut socket = TcpStream::connect(self.address(1)).await.expect("the node listens");
         let login = token.map_or(String::new(), |token| format!("authorization: Bearer {token}\r\n"));
         let body = body.to_string();
         let length = body.len();
@@ -175,6 +225,10 @@ impl GatewayWorld {
         self.clients.clear();
         if let Some(node) = self.node.take() {
             node.shutdown().await;
+        }
+        if let Some(cluster) = self.cluster.take() {
+            tokio::task::spawn_blocking(move || drop(cluster)).await.expect("the cluster stops");
+            self.place = None;
         }
     }
 }

@@ -1,9 +1,12 @@
 //! Owns: the steps of scenarios tagged @gateway.
 
+use std::collections::BTreeSet;
+
 use cucumber::gherkin::Step;
 use cucumber::{given, then, when};
 use serde_json::{Value, json};
 use session_manager::access::Role;
+use session_manager::machine::turn::events::{Class, EVENTS, EventName, Kind, Origin};
 use tokio_tungstenite::tungstenite::Message;
 
 use crate::gateway::{GatewayWorld, Heard, PATIENCE};
@@ -11,6 +14,58 @@ use crate::gateway::{GatewayWorld, Heard, PATIENCE};
 #[given("a node")]
 async fn a_node(world: &mut GatewayWorld) {
     world.start_node(&[]).await;
+}
+
+#[given("a cluster of three nodes")]
+async fn a_cluster(world: &mut GatewayWorld) {
+    world.start_cluster().await;
+}
+
+#[given(regex = r#"^(\w+) is there at node (\d)$"#)]
+#[when(regex = r#"^(\w+) is there at node (\d)$"#)]
+async fn is_there_at(world: &mut GatewayWorld, name: String, node: u64) {
+    world.connect_to_node(&name, node).await;
+}
+
+/// The leader is at one of the nodes that others name: the node after it, and the one after that, live.
+#[when(regex = r#"^(\w+) loses the leader, which is killed$"#)]
+async fn leader_is_killed(world: &mut GatewayWorld, name: String) {
+    let leader = world.cluster().leader();
+    world.cluster().send(leader, "-KILL");
+    world.variables.insert("killed".to_owned(), json!(leader));
+    world.clients.remove(&name);
+}
+
+/// At the first node that lives.
+#[when(regex = r#"^(\w+) is there at another node$"#)]
+async fn is_there_elsewhere(world: &mut GatewayWorld, name: String) {
+    let gone = world.variables["killed"].as_u64().expect("a node");
+    world.connect_to_node(&name, gone % 3 + 1).await;
+}
+
+/// Where the leader is not, so that its loss does not disconnect it.
+#[given(regex = r#"^the driver (\w+) at a follower$"#)]
+async fn a_driver_at_a_follower(world: &mut GatewayWorld, name: String) {
+    let leader = world.cluster().leader();
+    world.connect_to_node(&name, (leader + 1) % 3 + 1).await;
+    attach(world, &name).await;
+}
+
+#[given(regex = r#"^(\w+) is there at the leader$"#)]
+async fn is_there_at_the_leader(world: &mut GatewayWorld, name: String) {
+    let leader = world.cluster().leader();
+    world.connect_to_node(&name, leader).await;
+}
+
+#[when("all nodes are killed")]
+async fn all_are_killed(world: &mut GatewayWorld) {
+    world.clients.clear();
+    world.cluster().kill_all();
+}
+
+#[when(regex = r#"^node (\d) is stopped$"#)]
+async fn node_is_stopped(world: &mut GatewayWorld, node: u64) {
+    world.cluster().send(node, "-TERM");
 }
 
 #[given("a node with the tokens:")]
@@ -139,6 +194,42 @@ async fn gets_error(world: &mut GatewayWorld, name: String, code: String) {
     }
 }
 
+#[then(regex = r#"^(\w+) gets (\d+) times the error "(\w+)"$"#)]
+async fn gets_error_often(world: &mut GatewayWorld, name: String, times: usize, code: String) {
+    for _ in 0..times {
+        gets_error(world, name.clone(), code.clone()).await;
+    }
+}
+
+#[then(regex = r#"^(\w+) gets the error "(\w+)" with "(\w+)"$"#)]
+async fn gets_error_with(world: &mut GatewayWorld, name: String, code: String, field: String) {
+    let frame = loop {
+        let frame = world.client(&name).frame().await;
+        if frame["type"] == "error" {
+            break frame;
+        }
+    };
+    assert_eq!(frame["code"], code, "{frame}");
+    assert!(frame[&field].as_u64().is_some_and(|ms| ms > 0), "{frame}");
+}
+
+/// What one node knows another one learns soon.
+#[then(regex = r#"^(\w+) joins "(\w+)" until the snapshot is (\{.*\})$"#)]
+async fn joins_until(world: &mut GatewayWorld, name: String, session: String, expected: String) {
+    let begun = std::time::Instant::now();
+    let wanted = world.json(&expected);
+    loop {
+        let join = json!({"type": "join_session", "sessionId": world.variables[&session]});
+        world.client(&name).send(Message::text(join.to_string())).await;
+        let snapshot = world.client(&name).next_of("state_snapshot").await;
+        match crate::json_shorthand::compare(&wanted, &snapshot, false, &mut world.variables.clone()) {
+            Ok(()) => return,
+            Err(difference) => assert!(begun.elapsed() < PATIENCE, "{difference}\nin {snapshot}"),
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(500)).await;
+    }
+}
+
 #[then(regex = r#"^(\w+) is disconnected with (\d+)$"#)]
 async fn is_disconnected(world: &mut GatewayWorld, name: String, code: u16) {
     loop {
@@ -169,9 +260,178 @@ async fn disconnects(world: &mut GatewayWorld, name: String) {
 #[when(regex = r#"^the driver (\w+) is back$"#)]
 async fn a_driver(world: &mut GatewayWorld, name: String) {
     is_there(world, name.clone()).await;
-    let attach = json!({"type": "attach_driver", "driver_id": name, "agent_types": ["coder"], "families": ["files"]});
-    world.client(&name).send(Message::text(attach.to_string())).await;
-    world.client(&name).next_of("driver_attached").await;
+    attach(world, &name).await;
+}
+
+async fn attach(world: &mut GatewayWorld, name: &str) {
+    let families = ["files", "memory"];
+    let attach = json!({"type": "attach_driver", "driver_id": name, "agent_types": ["coder"], "families": families});
+    world.client(name).send(Message::text(attach.to_string())).await;
+    world.client(name).next_of("driver_attached").await;
+}
+
+#[given(regex = r#"^the driver (\w+) at node (\d)$"#)]
+async fn a_driver_at(world: &mut GatewayWorld, name: String, node: u64) {
+    world.connect_to_node(&name, node).await;
+    attach(world, &name).await;
+}
+
+/// A driver on the bus: it answers requests for files with the path that they name.
+#[given(regex = r#"^the driver (\w+) on the bus of node (\d), which has files$"#)]
+async fn a_driver_on_the_bus(world: &mut GatewayWorld, name: String, node: u64) {
+    let mut bus = world.open(node, "/").await;
+    bus.next_of("workerregistered").await;
+    for function in ["turn", "files"] {
+        bus.send(Message::text(json!({"type": "registerfunction", "id": format!("{name}::{function}")}).to_string()))
+            .await;
+    }
+    let terms = json!({"driver_id": name, "agent_types": ["coder"], "families": {"files": format!("{name}::files")}});
+    let bind = json!({"type": "registertrigger", "id": name, "trigger_type": "session::turn::requested",
+                      "function_id": format!("{name}::turn"), "config": terms});
+    bus.send(Message::text(bind.to_string())).await;
+    let bound = bus.next_of("triggerregistrationresult").await;
+    assert!(bound["error"].is_null(), "{bound}");
+    tokio::spawn(async move {
+        while let Heard::Frame(frame) = bus.hear().await {
+            if frame["type"] == "invokefunction" {
+                let files = json!({"files": [{"path": frame["data"]["path"]}]});
+                let result = json!({"type": "invocationresult", "invocation_id": frame["invocation_id"],
+                                    "function_id": frame["function_id"], "result": files});
+                bus.send(Message::text(result.to_string())).await;
+            }
+        }
+    });
+    // Its node tells the others that it is there.
+    let begun = std::time::Instant::now();
+    while world.call("session::turn::drivers", &json!({}), None).await.as_array().is_none_or(Vec::is_empty) {
+        assert!(begun.elapsed() < PATIENCE, "{name} is not attached");
+        tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+    }
+}
+
+/// A value of every field that an event must have.
+fn sample(event: &EventName, number: usize) -> Value {
+    let mut sample = json!({ "type": event.name });
+    for field in event.fields.iter().filter(|field| field.required) {
+        sample[field.name] = match field.kind {
+            Kind::Text | Kind::TextOrNull | Kind::Any => json!(format!("x{number}")),
+            Kind::Int | Kind::IntOrNull => json!(1),
+            Kind::Bool => json!(true),
+            Kind::Object => json!({}),
+            Kind::List => json!([]),
+            Kind::State => json!("ready"),
+            Kind::OneOf(words) => json!(words[0]),
+        };
+    }
+    // Requests have an id, whatever else they have.
+    if event.name.ends_with("_request") {
+        sample["requestId"] = json!(format!("x{number}"));
+    }
+    sample
+}
+
+/// What ends a turn, or takes the session out of it. `error` is the session model's name of a failed turn.
+const ENDS: [&str; 4] = ["turn_complete", "turn_error", "session_state", "error"];
+
+/// In one turn each, because they end it; all others in one turn.
+#[then(
+    regex = r#"^every name that (\w+) emits in "(\w+)" is taken or refused as the table says, and (\w+) hears of it$"#
+)]
+async fn every_name(world: &mut GatewayWorld, driver: String, session: String, listener: String) {
+    let (ending, others): (Vec<&EventName>, Vec<&EventName>) =
+        EVENTS.iter().partition(|event| ENDS.contains(&event.name));
+    let turns = std::iter::once(others).chain(ending.into_iter().map(|event| vec![event]));
+    for (number, names) in turns.enumerate() {
+        let turn = format!("turn{number}");
+        runs_a_turn(world, listener.clone(), turn.clone(), session.clone(), driver.clone()).await;
+        let mut n = 1;
+        for (number, event) in names.iter().enumerate() {
+            let events = [sample(event, number)];
+            let batch = json!({"type": "emit", "turn_id": world.variables[&turn], "n": n, "events": events});
+            world.client(&driver).send(Message::text(batch.to_string())).await;
+            let answer = loop {
+                let frame = world.client(&driver).frame().await;
+                if frame["type"] == "error" || frame["type"] == "emitted" {
+                    break frame;
+                }
+            };
+            let is_taken = event.is_a_drivers() || event.name == "error";
+            match is_taken {
+                true => assert_eq!(answer["type"], "emitted", "{}: {answer}", event.name),
+                false => assert_eq!(answer["code"], "INVALID_MESSAGE", "{}: {answer}", event.name),
+            }
+            if !is_taken {
+                continue;
+            }
+            n += 1;
+            let name = if event.name == "error" { "turn_error" } else { event.name };
+            let heard = world.client(&listener).next_of(name).await;
+            assert_eq!(heard["seq"], answer["seqs"][0], "{heard}");
+            let is_numbered = event.is_numbered() || event.name == "error";
+            assert_eq!(heard["seq"].is_u64(), is_numbered, "{heard}");
+            assert!(
+                !is_numbered || (heard["ts"].is_i64() && heard["sessionId"] == world.variables[&session]),
+                "{heard}"
+            );
+        }
+        if number == 0 {
+            emit_as(world, &driver, &turn, n, vec![json!({"type": "turn_complete", "finalText": "all"})]).await;
+        } else if names[0].name == "session_state" {
+            emit_as(world, &driver, &turn, n, vec![json!({"type": "turn_complete", "finalText": "one"})]).await;
+        }
+    }
+}
+
+/// The journal has exactly the kept ones, each once.
+#[then(regex = r#"^the journal of "(\w+)" has every kept name and no other for (\w+)$"#)]
+async fn the_journal_has(world: &mut GatewayWorld, session: String, name: String) {
+    let (mut found, mut after) = (BTreeSet::new(), 0);
+    loop {
+        let ask = json!({"type": "get_events", "sessionId": world.variables[&session], "afterSeq": after});
+        world.client(&name).send(Message::text(ask.to_string())).await;
+        let events = world.client(&name).next_of("events").await["events"].as_array().expect("a list").clone();
+        let Some(last) = events.last() else { break };
+        after = last["seq"].as_u64().expect("a number");
+        found.extend(events.iter().map(|event| event["type"].as_str().expect("a name").to_owned()));
+    }
+    // The store's own kept events come from people: nobody answered or set anything here.
+    let kept = EVENTS.iter().filter(|event| event.class == Class::Kept && event.origin != Origin::Store);
+    assert_eq!(found, kept.map(|event| event.name.to_owned()).collect());
+}
+
+/// Far more than the buffers of a socket and of a node, with a kept event in each batch.
+#[when(regex = r#"^(\w+) emits (\d+) batches of 256 KiB in "(\w+)"$"#)]
+async fn emits_much(world: &mut GatewayWorld, name: String, batches: usize, turn: String) {
+    for batch in 0..batches {
+        let part = || json!({"type": "terminal_stream", "data": "x".repeat(32 << 10)});
+        let mut events: Vec<Value> = (0..8).map(|_| part()).collect();
+        events.push(json!({"type": "tool_call", "toolCallId": format!("c{batch}"), "toolName": "ls", "args": {}}));
+        emit(world, &name, &turn, events).await;
+    }
+}
+
+/// Every number once, as an event or in a gap, and all of the kept events.
+#[then(regex = r#"^(\w+) gets (\d+) tool calls, and a gap for what (?:he|she) missed$"#)]
+async fn gets_kept_and_gaps(world: &mut GatewayWorld, name: String, calls: usize) {
+    let (mut at, mut kept, mut missed) = (None, 0, 0);
+    loop {
+        let frame = world.client(&name).frame().await;
+        let (from, to) = match (frame["type"].as_str(), frame["seq"].as_u64()) {
+            (Some("gap"), _) => (frame["fromSeq"].as_u64().unwrap(), frame["toSeq"].as_u64().unwrap()),
+            (_, Some(seq)) => (seq - 1, seq),
+            (_, None) => continue,
+        };
+        assert_eq!(at.unwrap_or(from), from, "{frame}");
+        at = Some(to);
+        match frame["type"].as_str() {
+            Some("gap") => missed += to - from,
+            Some("tool_call") => kept += 1,
+            Some("turn_complete") => break,
+            _other => {}
+        }
+    }
+    assert_eq!(kept, calls);
+    assert!(missed > 0, "what was not kept was told as gaps");
 }
 
 #[given(regex = r#"^(\w+) has a session "(\w+)"$"#)]
@@ -210,6 +470,11 @@ async fn emits(world: &mut GatewayWorld, step: &Step, name: String, turn: String
 async fn emits_deltas(world: &mut GatewayWorld, name: String, count: usize, turn: String) {
     let events = (0..count).map(|n| json!({"type": "text_delta", "text": format!("w{n} ")})).collect();
     emit(world, &name, &turn, events).await;
+}
+
+async fn emit_as(world: &mut GatewayWorld, name: &str, turn: &str, n: u64, events: Vec<Value>) {
+    world.batches.insert(name.to_owned(), n);
+    emit(world, name, turn, events).await;
 }
 
 async fn emit(world: &mut GatewayWorld, name: &str, turn: &str, events: Vec<Value>) {

@@ -15,6 +15,7 @@ mod engine;
 mod engine_steps;
 mod event_recorder;
 mod gateway;
+mod gateway_cluster;
 mod gateway_steps;
 mod json_shorthand;
 mod model_steps;

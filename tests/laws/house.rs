@@ -8,7 +8,10 @@ use std::path::{Path, PathBuf};
 /// Which room may name which. A room is a directory below `src`. Every arrow leads toward `machine`, which names no
 /// room.
 pub const ARROWS: [(&str, &[&str]); 11] = [
-    ("surface", &["access", "requests", "proposal", "events", "machine", "metrics", "mint", "proto", "sockets"]),
+    (
+        "surface",
+        &["access", "requests", "proposal", "events", "machine", "metrics", "mint", "planted", "proto", "sockets"],
+    ),
     ("requests", &["machine"]),
     ("proposal", &["replication", "storage", "events", "machine", "metrics", "mint", "planted"]),
     ("replication", &["access", "machine", "metrics", "storage", "events", "mint", "proto", "sockets", "planted"]),

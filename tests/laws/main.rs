@@ -10,6 +10,7 @@ mod bounded;
 mod documents;
 mod event_names;
 mod fuzz;
+mod gateway_oracle;
 #[allow(dead_code, reason = "the simulation uses the rest")]
 #[path = "../../simulation/history.rs"]
 mod history;

@@ -15,10 +15,11 @@ use session_manager::storage::log::record::{Entry, LogId, Payload};
 use session_manager::storage::state::Encoded;
 
 use crate::history::{
-    Applied, Delivery, DiskSpeed, History, Life, LifeEvent, Moment, Operation, Outcome, Place, Sample, Subscription,
+    Applied, Delivery, DiskSpeed, GatewayFrame, History, Life, LifeEvent, Moment, Operation, Outcome, Place, Sample,
+    Subscription,
 };
 use crate::oracle::check_all;
-use crate::oracle::replay::{Asked, State, asked, response};
+use crate::oracle::replay::{Asked, Replay, State, asked, response};
 
 const NODES: [u64; 3] = [1, 2, 3];
 
@@ -133,6 +134,21 @@ impl FakeRun {
         operation.returned = Some(self.moment());
         self.history.operations.push(operation);
         id
+    }
+
+    /// What a client of the gateway heard, or sent.
+    pub fn hears(&mut self, client: usize, node: u64, frame: Value) {
+        let at = self.moment();
+        self.history.gateway.push(GatewayFrame { client, node, at, frame });
+    }
+
+    /// The numbered events of a session's stream so far.
+    pub fn stream(&self, session_id: &str) -> Vec<Value> {
+        let replay = Replay::of(&self.history).expect("a whole log");
+        let events = replay.steps.iter().flat_map(|step| &step.events);
+        let of_stream = events.filter(|event| event.session_id.as_str() == session_id);
+        let payloads = of_stream.map(|event| event.payload().value());
+        payloads.filter(|payload| payload["seq"].is_u64()).map(|payload| payload["event"].clone()).collect()
     }
 
     fn append(&mut self, words: &str) -> usize {

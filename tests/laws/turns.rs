@@ -5,15 +5,16 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 use serde_json::{Value, json};
+use session_manager::machine::apply::beside::Beside;
 use session_manager::machine::apply::long;
 use session_manager::machine::event::{Event, EventKind};
 use session_manager::machine::ids::SessionId;
 use session_manager::machine::long::Steps;
 use session_manager::machine::model::profile::Terms;
 use session_manager::machine::scope::Scope;
-use session_manager::machine::turn::driver::DriverRecord;
-use session_manager::machine::turn::due;
+use session_manager::machine::turn::driver::{AttachDriver, DriverRecord};
 use session_manager::machine::turn::work::JOURNAL_BYTES_MAX;
+use session_manager::machine::turn::{TurnCommand, due};
 use session_manager::machine::{Command, Query, Stamped, law};
 use session_manager::requests::{self, Decision, Done, Limits};
 use session_manager::storage::Store;
@@ -392,6 +393,41 @@ fn a_driver_that_is_gone_fails_its_turn_and_one_that_is_back_goes_on() {
     assert_eq!(world.call("session::turn::drivers", json!({})), json!([]));
     assert_eq!(world.wait(10_000_000), 0);
     world.check_laws();
+}
+
+#[test]
+fn a_session_whose_driver_was_lost_with_its_node_becomes_inactive_and_one_whose_driver_left_stays_in_error() {
+    let driver = |node: &str| AttachDriver {
+        driver_id: "d".to_owned(),
+        agent_ids: None,
+        agent_types: None,
+        tenants: None,
+        families: Default::default(),
+        node: Some(node.to_owned()),
+    };
+    let command = |command: TurnCommand| Command::Beside(Beside::Turn(command));
+    let lost = (json!("inactive"), json!("recovered"));
+    let left = (json!("error"), json!("the driver of the turn is gone"));
+    // Word of a node that the driver has left for another one does not count.
+    for (detached_by, expected) in [(None, &lost), (Some("first"), &lost), (Some("second"), &left)] {
+        let mut world = World::new();
+        for node in ["first", "second"] {
+            world.propose(command(TurnCommand::Attach(driver(node)))).unwrap();
+        }
+        let turn = world.ask("hello");
+        world.claim(&turn, "d");
+        if let Some(node) = detached_by {
+            let (driver_id, node) = ("d".to_owned(), Some(node.to_owned()));
+            world.propose(command(TurnCommand::Detach { driver_id, node })).unwrap();
+        }
+        world.wait(11_000);
+        let state = world.state();
+        assert_eq!((&state["state"], &state["reason"]), (&expected.0, &expected.1), "{detached_by:?}");
+        // A driver that is gone for good leaves nothing behind.
+        assert_eq!(world.call("session::turn::drivers", json!({})), json!([]));
+        assert_eq!(world.wait(10_000_000), 0);
+        world.check_laws();
+    }
 }
 
 #[test]

@@ -23,7 +23,7 @@ async fn open_node(dir: &Path) -> Node {
 }
 
 /// A node with tokens. A token is its own name; its scope is its tenant.
-async fn closed_node(dir: &Path, tokens: &[(&str, Role, &str)]) -> Node {
+pub async fn closed_node(dir: &Path, tokens: &[(&str, Role, &str)]) -> Node {
     let line = |(token, role, tenant): &(&str, Role, &str)| {
         let scope = if tenant.is_empty() { String::new() } else { format!(r#", "scope": {{"tenantId": "{tenant}"}}"#) };
         format!("{{\"name\": \"{token}\", \"role\": \"{role}\", \"hash\": \"{}\"{scope}}}\n", TokenHash::of(token))
@@ -65,12 +65,12 @@ impl Client {
         client
     }
 
-    async fn to(node: &Node) -> Client {
+    pub async fn to(node: &Node) -> Client {
         Client::open(&format!("ws://{}/ws", node.local_addr()), &[]).await.expect("the upgrade succeeds")
     }
 
     /// A connection that is ready to work.
-    async fn ready(node: &Node, token: Option<&str>) -> Client {
+    pub async fn ready(node: &Node, token: Option<&str>) -> Client {
         let mut client = Client::to(node).await;
         client.expect("connected").await;
         if let Some(token) = token {
@@ -136,7 +136,7 @@ impl Client {
     }
 
     /// A ping is answered, so the connection works and everything before it was handled.
-    async fn works(&mut self) {
+    pub async fn works(&mut self) {
         self.send(json!({"type": "ping", "ts": 7})).await;
         assert_eq!(self.expect("pong").await["clientTs"], 7);
     }
@@ -278,6 +278,7 @@ async fn bad_frames_get_their_errors_and_the_connection_lives() {
         (Message::text(r#"{"type":"run_turn","sessionId":5,"text":"x"}"#), "INVALID_MESSAGE"),
         (Message::text(large + "x"), "MESSAGE_TOO_LARGE"),
         (Message::text("y".repeat(2_000_000)), "MESSAGE_TOO_LARGE"),
+        (Message::binary(vec![0; 2_000_000]), "MESSAGE_TOO_LARGE"),
     ];
     for (frame, code) in frames {
         client.0.send(frame).await.unwrap();
@@ -287,7 +288,18 @@ async fn bad_frames_get_their_errors_and_the_connection_lives() {
     // The node closes while the client still sends, so the client may find a reset instead of the close frame.
     let _ = client.0.send(Message::text("z".repeat(5 << 20))).await;
     assert!(matches!(client.closed().await, 1009 | 1006));
-    Client::ready(&node, None).await.works().await;
+    let mut other = Client::ready(&node, None).await;
+    other.send(json!({"type": "list_sessions", "includeArchived": true})).await;
+    assert_eq!(other.expect("session_list").await["sessions"], json!([]), "nothing was changed");
+    // Frames that are refused count like others.
+    let mut hasty = Client::ready(&node, None).await;
+    for _ in 0..61 {
+        hasty.0.send(Message::binary(b"{}".to_vec())).await.unwrap();
+    }
+    for _ in 0..60 {
+        assert_eq!(hasty.error().await, "INVALID_JSON");
+    }
+    assert_eq!(hasty.error().await, "RATE_LIMITED");
     node.shutdown().await;
 }
 
@@ -581,6 +593,8 @@ async fn a_turn_that_lost_its_driver_with_the_node_ends_after_the_restart() {
     let error = client.expect("turn_error").await;
     assert_eq!(error["code"], "AGENT_DISCONNECTED", "{error}");
     assert_eq!(client.expect("session_state").await["state"], "error");
+    let recovered = client.expect("session_state").await;
+    assert_eq!((&recovered["state"], &recovered["reason"]), (&json!("inactive"), &json!("recovered")));
     client.send(json!({"type": "get_history", "sessionId": session})).await;
     let items = client.expect("history").await["items"].clone();
     assert_eq!((&items[0]["content"], &items[1]["content"]), (&json!("go"), &json!("half a")));

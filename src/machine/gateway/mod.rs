@@ -1,9 +1,10 @@
 //! The people of the gateway, and what it changes besides turns.
 //!
 //! Owns: the roles of a tenant's members (`role`), their records (`member`), archived sessions (`archive`),
-//! requests for drivers of other nodes (`relay`).
+//! requests for drivers of other nodes (`relay`), answers of drivers that a session keeps (`answered`).
 //! Never: who presents which credentials, or a wire.
 
+pub mod answered;
 pub mod archive;
 pub mod member;
 pub mod relay;
@@ -19,6 +20,7 @@ use super::ids::SessionId;
 use super::json::Json;
 use super::refusal::Failure;
 use super::stamp::Stamp;
+use super::turn::events::Fields;
 use super::turn::record::{Stream, Turn, read};
 use super::view::View;
 use member::Actor;
@@ -53,6 +55,12 @@ pub enum GatewayCommand {
         tenant: String,
         payload: Json,
     },
+    /// A driver's answer that is an event of the session's stream.
+    Answered {
+        session_id: SessionId,
+        name: String,
+        fields: Fields,
+    },
 }
 
 impl GatewayCommand {
@@ -63,12 +71,15 @@ impl GatewayCommand {
             GatewayCommand::RemoveMember { .. } => "gateway remove-member",
             GatewayCommand::Archive { .. } => "gateway archive",
             GatewayCommand::Relay { .. } => "gateway relay",
+            GatewayCommand::Answered { .. } => "gateway answered",
         }
     }
 
     pub fn session_id(&self) -> Option<&SessionId> {
         match self {
-            GatewayCommand::Archive { session_id, .. } => Some(session_id),
+            GatewayCommand::Archive { session_id, .. } | GatewayCommand::Answered { session_id, .. } => {
+                Some(session_id)
+            }
             GatewayCommand::Arrive { .. }
             | GatewayCommand::SetRole { .. }
             | GatewayCommand::RemoveMember { .. }
@@ -89,6 +100,7 @@ pub fn apply(view: &dyn View, stamp: &Stamp, command: &GatewayCommand) -> Result
         GatewayCommand::RemoveMember { tenant, by, user } => member::remove(view, stamp, tenant, by, user),
         GatewayCommand::Archive { session_id, archived } => archive::apply(view, stamp, session_id, *archived),
         GatewayCommand::Relay { tenant, payload } => Ok(relay::apply(stamp, tenant, payload)),
+        GatewayCommand::Answered { session_id, name, fields } => answered::apply(view, stamp, session_id, name, fields),
     }
 }
 

@@ -189,6 +189,8 @@ pub(super) fn request(work: &mut Work<'_>, mut turn: Turn, mut waiting: Waiting)
             work.become_state(State::Activating, None)?;
         }
     }
+    let (mode, profile) = (work.stream.mode.as_ref().map(Json::print), work.stream.profile.as_ref().map(Json::print));
+    let settings = work.stream.settings.clone();
     let payload = &mut waiting.payload;
     payload.insert("turn_id".to_owned(), Json::print(&turn.turn_id));
     payload.insert("session_id".to_owned(), Json::print(&turn.session_id));
@@ -200,6 +202,10 @@ pub(super) fn request(work: &mut Work<'_>, mut turn: Turn, mut waiting: Waiting)
     named("agent_id", turn.agent.agent_id.as_ref().map(Json::print));
     named("agent_type", turn.agent.agent_type.as_ref().map(Json::print));
     named("tenant", turn.agent.tenant.as_ref().map(Json::print));
+    // What people chose while no turn was under way.
+    named("mode", mode);
+    named("profile", profile);
+    named("settings", settings);
     named("entry_id", turn.message_entry_id.as_ref().map(Json::print));
     named("claim_by", Some(Json::print(&claim_by)));
     let printed = Json::print(&waiting.payload);

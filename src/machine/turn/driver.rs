@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::due::{Due, DueKind, sessions_of_gone_driver};
+use super::due::{Due, DueKind, Loss, sessions_of_gone_driver};
 use crate::machine::beside::{RecordKey, Space};
 use crate::machine::change::Change;
 use crate::machine::command::{Answer, Outcome};
@@ -36,7 +36,7 @@ pub struct AttachDriver {
     /// The function that answers each family of requests.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub families: BTreeMap<String, String>,
-    /// The node it is connected to, for calls that are no part of the log.
+    /// Who tells of it: a name of its connection, or of one start of its node. `None`: it attaches itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node: Option<String>,
 }
@@ -94,6 +94,11 @@ impl DriverRecord {
     pub fn may_run(&self, metadata: Option<&Object>) -> bool {
         let Some(text) = &self.scope else { return true };
         Scope::parse(text).is_ok_and(|scope| scope.includes(metadata))
+    }
+
+    /// Whether it was lost together with the node that told of it: nobody saw it leave.
+    fn lost_its_node(&self) -> bool {
+        self.driver.node.is_some() && !self.detached
     }
 
     /// Whether the caller that sees this view may attach and detach it.
@@ -154,14 +159,16 @@ pub fn attach(view: &dyn View, stamp: &Stamp, attach: &AttachDriver) -> Result<O
     Ok(Outcome { answer: Ok(Answer::Value(Json::print(&answer))), changes, events: Vec::new() })
 }
 
-pub fn detach(view: &dyn View, stamp: &Stamp, driver_id: &str) -> Result<Outcome, Failure> {
+/// Whoever told of it says that it is gone. If it was told of from elsewhere since, it is not.
+pub fn detach(view: &dyn View, stamp: &Stamp, driver_id: &str, node: Option<&str>) -> Result<Outcome, Failure> {
     let answer = |detached: bool| Answer::Value(Json::print(&serde_json::json!({ "detached": detached })));
-    let Some(record) =
-        DriverRecord::read(view, driver_id)?.filter(|record| !record.detached && record.belongs_to(view))
+    let told_by = |record: &DriverRecord| node.is_none() || record.driver.node.as_deref() == node;
+    let Some(record) = DriverRecord::read(view, driver_id)?
+        .filter(|record| !record.detached && record.belongs_to(view) && told_by(record))
     else {
         return Ok(Outcome::unchanged(answer(false)));
     };
-    let record = DriverRecord { detached: true, ..record };
+    let record = DriverRecord { detached: true, seen_until: stamp.at_ms.saturating_add(GONE_AFTER_MS), ..record };
     let put = Change::put_record(DriverRecord::key(driver_id), Json::print(&record));
     Ok(Outcome { answer: Ok(answer(true)), changes: vec![put, Change::Clock(stamp.at_ms)], events: Vec::new() })
 }
@@ -182,6 +189,10 @@ pub(super) fn overdue(view: &dyn View, stamp: &Stamp, fired: &Due) -> Result<Out
     let clock = Change::Clock(stamp.at_ms);
     let driver_id = &fired.id;
     let record = DriverRecord::read(view, driver_id)?;
+    let loss = match record.as_ref().is_some_and(DriverRecord::lost_its_node) {
+        true => Loss::WithItsNode,
+        false => Loss::Alone,
+    };
     if let Some(record) = record.filter(|record| record.seen_until > stamp.at_ms) {
         let changes = vec![Change::delete_record(fired.key()), due(driver_id, record.seen_until).put(), clock];
         return Ok(Outcome { answer: answer(false), changes, events: Vec::new() });
@@ -189,7 +200,7 @@ pub(super) fn overdue(view: &dyn View, stamp: &Stamp, fired: &Due) -> Result<Out
     let under = RecordKey::of_cluster(Space::DriverSession).with(&**driver_id);
     if let Some((key, _)) = view.records(&under, None, 1)?.into_iter().next() {
         let session_id = SessionId::from(key.text(1).unwrap_or_default());
-        let ended = sessions_of_gone_driver(view, stamp, driver_id, &session_id)?;
+        let ended = sessions_of_gone_driver(view, stamp, driver_id, &session_id, loss)?;
         let mut outcome =
             ended.unwrap_or_else(|| Outcome { answer: answer(true), changes: vec![clock], events: Vec::new() });
         outcome.changes.insert(0, Change::delete_record(key));

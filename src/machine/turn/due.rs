@@ -8,7 +8,7 @@ use super::claim::{self, LEASE_MS};
 use super::driver::{self, DriverRecord};
 use super::finish::{self, End};
 use super::order;
-use super::record::{Stream, Turn, TurnState, Unclaimed};
+use super::record::{State, Stream, Turn, TurnState, Unclaimed};
 use super::work::Work;
 use super::{TurnCommand, ask};
 use crate::machine::apply::beside::Beside;
@@ -204,12 +204,23 @@ fn lease_over(work: &mut Work<'_>, turn_id: &str) -> Result<bool, Failure> {
     Ok(true)
 }
 
-/// The turns of a driver that is gone fail, and its idle sessions become inactive.
+/// How a driver was lost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Loss {
+    /// Its node saw it leave, or nobody watched it.
+    Alone,
+    /// Its node ended without a word about it.
+    WithItsNode,
+}
+
+/// The turns of a driver that is gone fail, and its idle sessions become inactive. A session whose driver was lost with
+/// its node is left ready for the next turn.
 pub(super) fn sessions_of_gone_driver(
     view: &dyn View,
     stamp: &Stamp,
     driver_id: &str,
     session_id: &SessionId,
+    loss: Loss,
 ) -> Result<Option<Outcome>, Failure> {
     if view.meta(session_id)?.is_none() {
         return Ok(None);
@@ -227,6 +238,10 @@ pub(super) fn sessions_of_gone_driver(
         Some(Turn { turn_id, .. }) => {
             let message = "the driver of the turn is gone";
             finish::finish(&mut work, &turn_id, End::failed("AGENT_DISCONNECTED", message))?;
+            // Another turn of the queue may have begun by now.
+            if loss == Loss::WithItsNode && work.stream.state == State::Error {
+                work.become_state(State::Inactive, Some("recovered"))?;
+            }
         }
         None => claim::deactivate(&mut work, "agent_disconnected")?,
     }

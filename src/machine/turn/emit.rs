@@ -27,6 +27,8 @@ const REQUESTS_MAX: usize = 64;
 /// Tool calls in flight that a turn remembers, and how much of the arguments of each.
 const TOOLS_MAX: usize = 64;
 const ARGS_BYTES_MAX: usize = 64 << 10;
+/// The longest word about a sandbox that a snapshot repeats. Every batch writes it again.
+const SANDBOX_BYTES_MAX: usize = 1024;
 
 /// One batch.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -145,7 +147,33 @@ fn one(work: &mut Work<'_>, turn_id: &str, event: &Fields) -> Result<Option<u64>
         work.mark(turn_id, &mark, seq);
     }
     requests(work, turn_id, &name, event)?;
+    sandbox(work, &name, event);
     Ok(seq)
+}
+
+/// Remembers where the agent works, for those who join later.
+fn sandbox(work: &mut Work<'_>, name: &str, event: &Fields) {
+    let status = match name {
+        "sandbox_init" => "initializing",
+        "sandbox_provisioning" => "provisioning",
+        "sandbox_ready" => "ready",
+        "sandbox_removed" => {
+            work.stream.sandbox = None;
+            return;
+        }
+        _other => return,
+    };
+    let is_short = |value: &&Json| value.text() != "null" && value.text().len() <= SANDBOX_BYTES_MAX;
+    let before = work.stream.sandbox.take().unwrap_or_default();
+    let mut now: Fields = ["provider", "phase", "message"]
+        .into_iter()
+        .filter_map(|field| Some((field.to_owned(), event.get(field).filter(is_short)?.clone())))
+        .collect();
+    if let (None, Some(provider)) = (now.get("provider"), before.get("provider")) {
+        now.insert("provider".to_owned(), provider.clone());
+    }
+    now.insert("status".to_owned(), Json::print(&status));
+    work.stream.sandbox = Some(now);
 }
 
 /// The name under which an event counts once in its turn.

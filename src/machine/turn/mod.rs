@@ -41,6 +41,9 @@ pub enum TurnCommand {
     Attach(AttachDriver),
     Detach {
         driver_id: String,
+        /// Only if this one told of it last.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        node: Option<String>,
     },
     Ask(Box<AskTurn>),
     Claim {
@@ -91,7 +94,7 @@ impl TurnCommand {
 pub fn apply(view: &dyn View, stamp: &Stamp, command: &TurnCommand) -> Result<Outcome, Failure> {
     match command {
         TurnCommand::Attach(attach) => driver::attach(view, stamp, attach),
-        TurnCommand::Detach { driver_id } => driver::detach(view, stamp, driver_id),
+        TurnCommand::Detach { driver_id, node } => driver::detach(view, stamp, driver_id, node.as_deref()),
         TurnCommand::Ask(ask) => ask::apply(view, stamp, ask),
         TurnCommand::Claim { turn_id, driver_id } => claim::apply(view, stamp, turn_id, driver_id),
         TurnCommand::Emit(emit) => emit::apply(view, stamp, emit),

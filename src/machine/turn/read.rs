@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::driver::{Agent, DriverRecord};
+use super::events::Fields;
 use super::record::{State, Stream, Turn, TurnState, Waiting, parse};
 use super::reply;
 use crate::machine::beside::{RecordKey, Space};
@@ -64,6 +65,8 @@ pub struct Snapshot {
     pub profile: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub settings: Option<Json>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sandbox: Option<Fields>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_activity_at: Option<i64>,
 }
@@ -154,6 +157,7 @@ pub fn snapshot(view: &dyn View, session_id: &SessionId) -> Result<Snapshot, Fai
         mode: stream.mode,
         profile: stream.profile,
         settings: stream.settings,
+        sandbox: stream.sandbox,
         last_activity_at: stream.last_activity_at,
     })
 }

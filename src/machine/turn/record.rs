@@ -304,6 +304,9 @@ pub struct Stream {
     pub profile: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub settings: Option<Json>,
+    /// Where the agent works, as its driver told it: `provider`, `status` and what else the last event said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sandbox: Option<Fields>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_activity_at: Option<i64>,
 }

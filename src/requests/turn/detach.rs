@@ -28,7 +28,7 @@ impl Mutation for DetachRequest {
 
     fn command(self, _limits: &Limits) -> Result<Command, Refusal> {
         driver_id(&self.driver_id)?;
-        Ok(command(TurnCommand::Detach { driver_id: self.driver_id }))
+        Ok(command(TurnCommand::Detach { driver_id: self.driver_id, node: None }))
     }
 
     fn response(answer: Answer) -> Option<DetachResponse> {

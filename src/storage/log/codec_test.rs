@@ -193,6 +193,11 @@ fn gateway_command() -> impl Strategy<Value = GatewayCommand> {
             session_id: session_id.as_str().into(),
             archived,
         }),
+        (text(), text()).prop_map(|(session_id, name)| GatewayCommand::Answered {
+            session_id: session_id.as_str().into(),
+            fields: [(name.clone(), Json::print(&name))].into(),
+            name,
+        }),
     ]
 }
 
@@ -203,7 +208,7 @@ fn turn_command() -> impl Strategy<Value = TurnCommand> {
             let families = std::collections::BTreeMap::from([("files".to_owned(), driver_id.clone())]);
             TurnCommand::Attach(AttachDriver { driver_id, agent_ids, agent_types, tenants, families, node: None })
         }),
-        text().prop_map(|driver_id| TurnCommand::Detach { driver_id }),
+        (text(), prop::option::of(text())).prop_map(|(driver_id, node)| TurnCommand::Detach { driver_id, node }),
     ]
 }
 

@@ -87,6 +87,8 @@ pub struct Connection {
     replies: Mutex<BTreeMap<String, oneshot::Sender<DriverReply>>>,
     /// The sessions that the client joined. A task follows each.
     joined: Mutex<BTreeMap<String, AbortOnDropHandle<()>>>,
+    /// The sessions whose turn the client wants to stop, and is yet to be told so.
+    stops: Mutex<BTreeSet<String>>,
     /// What runs for this connection and ends with it.
     tasks: Mutex<JoinSet<()>>,
     /// Its permits are the requests that may wait for a driver at the same time.
@@ -140,6 +142,7 @@ where
         driver: OnceLock::new(),
         replies: Mutex::default(),
         joined: Mutex::default(),
+        stops: Mutex::default(),
         tasks: Mutex::default(),
         waits: Arc::new(Semaphore::new(WAITS_MAX)),
         busy: Semaphore::new(WAITING_MAX),
@@ -173,11 +176,12 @@ where
     if let Some(person) = connection.person() {
         connection.gateway.stops_listening(&person.tenant, &connection.id);
     }
+    connection.detach_driver();
     // The tasks hold the connection, so they would never end by themselves.
     locked(&connection.tasks).abort_all();
     let joined = std::mem::take(&mut *locked(&connection.joined));
     for session in joined.keys() {
-        connection.gateway.left(session);
+        connection.gateway.audience.left(session);
     }
     connection.gateway.connections.fetch_sub(1, Ordering::Relaxed);
     tracing::debug!(client = connection.id, close = ?connection.outbox.close_reason(), "a gateway client disconnected");
@@ -225,8 +229,8 @@ impl Connection {
             self.outbox.room().await;
             let handled = match reader.next().await {
                 Ok(Incoming::Text(text)) => self.accept(&text).await,
-                Ok(Incoming::Binary(_)) => {
-                    self.refuse(&GatewayError::InvalidJson("binary frames are not spoken here".to_owned()));
+                Ok(Incoming::Binary(bytes)) => {
+                    self.refuse(&self.refusal_of_binary(bytes.len()));
                     Ok(())
                 }
                 Ok(Incoming::Pong(_)) => Ok(()),
@@ -261,12 +265,25 @@ impl Connection {
         }
     }
 
-    fn parse(&self, text: &Text) -> Result<(Asked, Needs), GatewayError> {
-        if !self.is_driver.load(Ordering::Relaxed)
-            && let Err(wait) = locked(&self.pace).accept(Instant::now())
-        {
-            return Err(GatewayError::RateLimited { retry_after_ms: wait.as_millis() as u64 + 1 });
+    fn refusal_of_binary(&self, bytes: usize) -> GatewayError {
+        match self.keep_pace() {
+            Err(error) => error,
+            Ok(()) if bytes > MESSAGE_BYTES_MAX => GatewayError::MessageTooLarge { bytes_max: MESSAGE_BYTES_MAX },
+            Ok(()) => GatewayError::InvalidJson("binary frames are not spoken here".to_owned()),
         }
+    }
+
+    /// Fails when the client sends too many messages.
+    fn keep_pace(&self) -> Result<(), GatewayError> {
+        if self.is_driver.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        let kept = locked(&self.pace).accept(Instant::now());
+        kept.map_err(|wait| GatewayError::RateLimited { retry_after_ms: wait.as_millis() as u64 + 1 })
+    }
+
+    fn parse(&self, text: &Text) -> Result<(Asked, Needs), GatewayError> {
+        self.keep_pace()?;
         if text.len() > MESSAGE_BYTES_MAX {
             return Err(GatewayError::MessageTooLarge { bytes_max: MESSAGE_BYTES_MAX });
         }
@@ -541,7 +558,7 @@ impl Connection {
     pub fn follow(&self, session: &str, following: impl Future<Output = ()> + Send + 'static) {
         let task = AbortOnDropHandle::new(tokio::spawn(following));
         if locked(&self.joined).insert(session.to_owned(), task).is_none() {
-            self.gateway.joined(session);
+            self.gateway.audience.joined(session);
         }
     }
 
@@ -551,7 +568,7 @@ impl Connection {
 
     pub fn leave(&self, session: &str) {
         if locked(&self.joined).remove(session).is_some() {
-            self.gateway.left(session);
+            self.gateway.audience.left(session);
         }
     }
 
@@ -562,6 +579,15 @@ impl Connection {
             true => Err(GatewayError::TooManySessions { max: JOINED_MAX }),
             false => Ok(()),
         }
+    }
+
+    pub fn asks_to_stop(&self, session: &str) {
+        locked(&self.stops).insert(session.to_owned());
+    }
+
+    /// Whether the client asked to stop the turn of a session and was not told yet that it is.
+    pub fn takes_stop(&self, session: &str) -> bool {
+        locked(&self.stops).remove(session)
     }
 
     /// A driver has no limit of messages.

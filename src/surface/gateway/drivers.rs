@@ -26,6 +26,7 @@ use crate::machine::ids::SessionId;
 use crate::machine::json::{Json, Object};
 use crate::machine::query::beside::BesideQuery;
 use crate::machine::turn::driver::{Agent, AttachDriver, DriverRecord};
+use crate::machine::turn::events::{EventName, Fields};
 use crate::machine::turn::{TurnCommand, TurnQuery};
 use crate::surface::gate::{Call, Caller};
 use crate::surface::locked;
@@ -56,7 +57,7 @@ impl Connection {
             agent_types: Some(terms.agent_types.clone()).filter(|types| !types.is_empty()),
             tenants: Some(vec![speaker.person.tenant.to_string()]),
             families: terms.families.iter().map(|family| (family.name().to_owned(), OVER_SOCKET.to_owned())).collect(),
-            node: None,
+            node: Some(self.id.clone()),
         };
         if self.driver.get().is_some_and(|driver| *driver != terms) {
             return Err(GatewayError::InvalidMessage("driver_id: this connection is another driver".to_owned()));
@@ -201,8 +202,25 @@ impl Connection {
             None => Agent { tenant: Some(speaker.person.tenant.to_string()), ..Agent::default() },
         };
         let reply = self.gateway.relay(&speaker, &agent, &request).await?;
-        self.send(&reply);
-        Ok(())
+        match (&request.session, EventName::find(request.reply)) {
+            (Some(session), Some(event)) if event.is_numbered() => self.keep_answer(&speaker, session, reply).await,
+            _reply_to_this_client => {
+                self.send(&reply);
+                Ok(())
+            }
+        }
+    }
+
+    /// Says that the driver behind this connection is gone. If it does not come back, it was not lost with this node.
+    pub(super) fn detach_driver(self: &Arc<Self>) {
+        let Some(terms) = self.driver.get() else { return };
+        let (gateway, driver_id, node) = (self.gateway.clone(), terms.driver_id.clone(), Some(self.id.clone()));
+        tokio::spawn(async move {
+            let detach = Beside::Turn(TurnCommand::Detach { driver_id, node });
+            if let Err(error) = gateway.change(None, detach).await {
+                tracing::debug!(%error, "a driver that left could not be detached");
+            }
+        });
     }
 
     /// Keeps the record of the driver alive, as long as the connection lives.
@@ -252,23 +270,10 @@ impl Gateway {
             let may_run = record.may_run(tenant.as_ref().map(|scope| scope.fields()));
             serves && may_run && driver.families.contains_key(request.family.name())
         };
-        let mut answer = None;
-        for record in drivers.iter().filter(offers) {
-            let function = &record.driver.families[request.family.name()];
-            answer = match function.as_str() {
-                OVER_SOCKET => {
-                    let driver_id = &record.driver.driver_id;
-                    match self.relay_to_socket(driver_id, speaker, request).await {
-                        Some(answer) => Some(answer),
-                        None => Some(self.relay_to_node(driver_id, speaker, request).await),
-                    }
-                }
-                function => self.relay_to_function(function, speaker, request).await,
-            };
-            if answer.is_some() {
-                break;
-            }
-        }
+        let answer = match drivers.iter().find(offers) {
+            Some(record) => Some(self.ask_driver(record, speaker, request).await),
+            None => None,
+        };
         let family = request.family.name();
         let nobody = || {
             let why = format!("no driver is attached that offers {family}");
@@ -276,6 +281,7 @@ impl Gateway {
         };
         match answer.unwrap_or_else(nobody)? {
             Value::Object(mut fields) => {
+                request.check(&fields)?;
                 fields.insert("type".to_owned(), Value::from(request.reply));
                 if let Some(session) = &request.session {
                     fields.insert("sessionId".to_owned(), Value::from(session.as_str()));
@@ -283,6 +289,24 @@ impl Gateway {
                 Ok(Value::Object(fields))
             }
             _other => Err(GatewayError::AgentError(format!("the driver's answer for {family} is no object"))),
+        }
+    }
+
+    /// Asks a driver wherever it is connected.
+    async fn ask_driver(
+        &self,
+        record: &DriverRecord,
+        speaker: &Speaker,
+        request: &Relay,
+    ) -> Result<Value, GatewayError> {
+        let (driver_id, function) = (&record.driver.driver_id, &record.driver.families[request.family.name()]);
+        let here = match function.as_str() {
+            OVER_SOCKET => self.relay_to_socket(driver_id, speaker, request).await,
+            function => self.relay_to_function(function, speaker, request).await,
+        };
+        match here {
+            Some(answer) => answer,
+            None => self.relay_to_node(driver_id, speaker, request).await,
         }
     }
 
@@ -336,7 +360,7 @@ impl Gateway {
     }
 
     /// Tells all nodes about a request for a driver, or its answer.
-    async fn tell_nodes(&self, tenant: &str, payload: &Value) -> Result<(), GatewayError> {
+    pub(super) async fn tell_nodes(&self, tenant: &str, payload: &Value) -> Result<(), GatewayError> {
         let command = GatewayCommand::Relay { tenant: tenant.to_owned(), payload: Json::print(payload) };
         self.change(None, Beside::Gateway(command)).await?;
         Ok(())
@@ -373,6 +397,10 @@ impl Gateway {
     }
 }
 
+fn fields_of(object: &Object) -> Fields {
+    object.iter().map(|(name, value)| (name.clone(), Json::print(value))).collect()
+}
+
 /// A request of a front-end that a driver answers.
 pub struct Relay {
     pub name: &'static str,
@@ -383,6 +411,12 @@ pub struct Relay {
 }
 
 impl Relay {
+    /// Fails when a driver's answer has not the shape of the event that it becomes.
+    fn check(&self, answer: &Object) -> Result<(), GatewayError> {
+        let Some(event) = EventName::find(self.reply) else { return Ok(()) };
+        event.check(&fields_of(answer)).map_err(|why| GatewayError::AgentError(format!("the driver's answer: {why}")))
+    }
+
     /// The request as the driver gets it.
     fn command(&self, command_id: &str, speaker: &Speaker) -> Value {
         let mut command = Value::Object(self.body.clone());

@@ -2,10 +2,11 @@
 //!
 //! Owns: the messages of clients (`messages`, `fields`), who sends them (`person`), the life of one connection
 //! (`connection`, `pace`), sessions as clients see them (`sessions`), what all connections of a tenant learn
-//! (`tenant_feed`, `pushes`), streams and histories (`follow`, `history`), turns (`turns`), drivers (`drivers`), members
-//! (`members`), and the errors (`errors`).
+//! (`tenant_feed`, `pushes`), streams and histories (`follow`, `audience`, `history`), turns (`turns`), drivers
+//! (`drivers`, `relays`), members (`members`), and the errors (`errors`).
 //! Reads: the node's functions (through the gate), the feed. Never: state, WebSocket plumbing (`socket`).
 
+pub mod audience;
 pub mod connection;
 pub mod drivers;
 pub mod errors;
@@ -17,6 +18,7 @@ pub mod messages;
 pub mod pace;
 pub mod person;
 pub mod pushes;
+pub mod relays;
 pub mod sessions;
 pub mod tenant_feed;
 pub mod turns;
@@ -29,13 +31,13 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
+use self::audience::Audience;
 use self::connection::Connection;
 use self::errors::GatewayError;
 use self::pushes::Tenants;
 use super::bus::Bus;
 use super::fair_share::CallerKey;
 use super::gate::{Call, Caller};
-use super::locked;
 use super::sidecar::NAME;
 use super::socket::SocketLimits;
 use super::socket::outbox::OutboxLimits;
@@ -76,26 +78,35 @@ pub struct Gateway {
     drivers: Mutex<BTreeMap<String, Weak<Connection>>>,
     /// The connections of each tenant.
     tenants: Mutex<Tenants>,
-    /// Starts what tells tenants about pushes of drivers.
-    pushing: Once,
-    /// How many connections of this node follow each session.
-    followers: Mutex<BTreeMap<String, usize>>,
+    /// Starts what runs as long as the node, with the first connection.
+    begun: Once,
+    /// How many connections follow each session.
+    audience: Arc<Audience>,
     /// Cancelled when the port closes.
     closing: CancellationToken,
 }
 
 impl Gateway {
+    /// Within a runtime: it answers other nodes from now on.
     pub fn new(bus: Arc<Bus>, closing: CancellationToken) -> Arc<Gateway> {
-        Arc::new(Gateway {
+        let gateway = Arc::new(Gateway {
             bus,
             failures: FailedLogins::limited_to(LOGIN_FAILURES_MAX),
             connections: AtomicUsize::default(),
             drivers: Mutex::default(),
             tenants: Mutex::default(),
-            pushing: Once::new(),
-            followers: Mutex::default(),
-            closing,
-        })
+            begun: Once::new(),
+            audience: Arc::default(),
+            closing: closing.clone(),
+        });
+        let here = Arc::downgrade(&gateway);
+        tokio::spawn(async move {
+            tokio::select! {
+                () = relays::run(here) => {}
+                () = closing.cancelled() => {}
+            }
+        });
+        gateway
     }
 
     /// Subscribes to events from now on.
@@ -111,26 +122,6 @@ impl Gateway {
                 });
             }
         }
-    }
-
-    /// A connection follows a session.
-    fn joined(&self, session: &str) {
-        *locked(&self.followers).entry(session.to_owned()).or_default() += 1;
-    }
-
-    fn left(&self, session: &str) {
-        let mut followers = locked(&self.followers);
-        if let Some(count) = followers.get_mut(session) {
-            *count -= 1;
-            if *count == 0 {
-                followers.remove(session);
-            }
-        }
-    }
-
-    /// How many connections of this node follow a session.
-    fn followers_of(&self, session: &str) -> usize {
-        locked(&self.followers).get(session).copied().unwrap_or(0)
     }
 
     /// Calls a function of this node.

@@ -6,10 +6,10 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 
-use super::Gateway;
 use super::connection::Connection;
 use super::follow::Streamed;
 use super::person::{DEV_TENANT, TENANT};
+use super::{Gateway, audience};
 use crate::events::filter::{Filter, Kinds};
 use crate::events::stream::{Item, Stream};
 use crate::machine::event::EventKind;
@@ -34,19 +34,24 @@ impl Gateway {
             .entry(tenant.clone())
             .or_default()
             .insert(connection.id.clone(), Arc::downgrade(connection));
-        self.pushing.call_once(|| {
-            let filter = Filter::of_stream(Kinds::of([EventKind::StreamEvent]), None, None, Object::new());
-            match self.subscribe(filter) {
-                Ok(stream) => {
-                    let (gateway, closing) = (Arc::downgrade(self), self.closing.clone());
-                    tokio::spawn(async move {
-                        tokio::select! {
-                            () = push_all(gateway, stream) => {}
-                            () = closing.cancelled() => {}
-                        }
-                    });
-                }
-                Err(error) => tracing::error!(%error, "pushes to tenants are not delivered"),
+        self.begun.call_once(|| self.begin());
+    }
+
+    /// Starts the tasks of the node.
+    fn begin(self: &Arc<Gateway>) {
+        let all = Filter::of_stream(Kinds::of([EventKind::StreamEvent]), None, None, Object::new());
+        let streams = self.subscribe(all).and_then(|all| Ok((all, self.subscribe(audience::filter())?)));
+        let (events, counts) = match streams {
+            Ok(streams) => streams,
+            Err(error) => return tracing::error!(%error, "pushes to tenants are not delivered"),
+        };
+        let (gateway, closing, followers) = (Arc::downgrade(self), self.closing.clone(), self.audience.clone());
+        tokio::spawn(async move {
+            tokio::select! {
+                () = push_all(gateway.clone(), events) => {}
+                () = audience::listen(followers, counts) => {}
+                () = audience::tell(gateway) => {}
+                () = closing.cancelled() => {}
             }
         });
     }
@@ -76,9 +81,9 @@ async fn push_all(gateway: Weak<Gateway>, stream: Stream) {
         let connections: Vec<_> =
             locked(&gateway.tenants).get(tenant).into_iter().flat_map(|all| all.values().cloned()).collect();
         for connection in connections.iter().filter_map(Weak::upgrade) {
-            let Some(person) = connection.person() else { continue };
+            let Some(speaker) = connection.speaker().await else { continue };
             // A client that does not read misses it, as one that is not connected does.
-            if person.sees(metadata, person.role) && !connection.outbox.is_full_of_events() {
+            if speaker.person.sees(metadata, speaker.role) && !connection.outbox.is_full_of_events() {
                 connection.send_text(text.clone());
             }
         }

@@ -20,7 +20,7 @@ use super::sessions::{AGENT_TYPE, Speaker};
 use super::{Gateway, Reads};
 use crate::events::stream::Stream;
 use crate::machine::apply::beside::Beside;
-use crate::machine::gateway::GatewayQuery;
+use crate::machine::gateway::{GatewayCommand, GatewayQuery};
 use crate::machine::ids::SessionId;
 use crate::machine::json::{Json, Object};
 use crate::machine::query::beside::BesideQuery;
@@ -136,14 +136,24 @@ impl Connection {
 
     pub(super) async fn stop_turn(self: Arc<Self>, speaker: Speaker, session: String) -> Result<(), GatewayError> {
         let waiter = Waiter::new(&self, &speaker, &session)?;
-        let answer = self.order(&speaker, &session, Order::Stop {}).await?;
-        let turn_id = answer["turn_id"].as_str().map(str::to_owned);
-        let ended = ["stop_acknowledged", "turn_complete", "turn_error"];
-        let over = |event: &Streamed| event.turn_id == turn_id && ended.contains(&&*event.kind);
-        if let Some(event) = waiter.wait(millis(STOP_MS), over).await {
-            waiter.tell(&event);
+        self.asks_to_stop(&session);
+        let is_told = self.stop(&speaker, &session, &waiter).await;
+        // Else the one that follows the session for this client tells it.
+        if !matches!(is_told, Ok(true)) {
+            self.takes_stop(&session);
         }
-        Ok(())
+        is_told.map(drop)
+    }
+
+    /// Returns whether the turn was stopped and the client hears of it as a follower.
+    async fn stop(&self, speaker: &Speaker, session: &str, waiter: &Waiter) -> Result<bool, GatewayError> {
+        let answer = self.order(speaker, session, Order::Stop {}).await?;
+        let turn_id = answer["turn_id"].as_str().map(str::to_owned);
+        let ended = [follow::STOPPED, "turn_complete", "turn_error"];
+        let over = |event: &Streamed| event.turn_id == turn_id && ended.contains(&&*event.kind);
+        let Some(event) = waiter.wait(millis(STOP_MS), over).await else { return Ok(false) };
+        waiter.tell(&event);
+        Ok(event.kind == follow::STOPPED && self.has_joined(session))
     }
 
     pub(super) async fn steer(
@@ -205,6 +215,25 @@ impl Connection {
         let waiter = Waiter::new(&self, &speaker, &session)?;
         let answer = self.order(&speaker, &session, order).await?;
         let seq = answer["seq"].as_u64();
+        if let Some(event) = waiter.wait(GRACE, |event| seq.is_some() && event.seq == seq).await {
+            waiter.tell(&event);
+        }
+        Ok(())
+    }
+
+    /// An answer of a driver that is an event of the session's stream.
+    pub(super) async fn keep_answer(
+        self: Arc<Self>,
+        speaker: &Speaker,
+        session: &str,
+        answer: Value,
+    ) -> Result<(), GatewayError> {
+        let waiter = Waiter::new(&self, speaker, session)?;
+        let name = answer["type"].as_str().unwrap_or_default().to_owned();
+        let fields = answer.as_object().into_iter().flatten().map(|(name, value)| (name.clone(), Json::print(value)));
+        let command = GatewayCommand::Answered { session_id: SessionId::from(session), name, fields: fields.collect() };
+        let kept = self.gateway.change(speaker.person.scope(), Beside::Gateway(command)).await?;
+        let seq = kept["seq"].as_u64();
         if let Some(event) = waiter.wait(GRACE, |event| seq.is_some() && event.seq == seq).await {
             waiter.tell(&event);
         }
