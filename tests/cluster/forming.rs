@@ -302,11 +302,12 @@ async fn clocks_that_are_an_hour_off_are_named_and_nothing_is_lost() {
     let history = load.history().clone();
     progress(&history, 50).await;
     // Every node leads once, so that the time of the log is taken from every clock. Then the clocks are set.
-    for at in 0..nodes.len() {
-        let status = cluster(&nodes[at].peer.to_string(), &["status"]).await;
+    for node in &nodes {
+        let peer = node.peer.to_string();
+        let status = cluster(&peer, &["status"]).await;
         let members = status["nodes"].as_array().cloned().unwrap_or_default();
-        let own = members.iter().find(|member| member["name"] == nodes[at].name.as_str()).expect("a member");
-        cluster(&nodes[at].peer.to_string(), &["transfer-leader", &own["node"].to_string()]).await;
+        let own = members.iter().find(|member| member["name"] == node.name.as_str()).expect("a member");
+        cluster(&peer, &["transfer-leader", &own["node"].to_string()]).await;
         progress(&history, 50).await;
     }
     for at in 1..nodes.len() {
