@@ -29,4 +29,5 @@ mod session_model_cluster;
 mod start_up;
 mod three_nodes;
 mod tls;
+mod traces;
 mod wrong_credentials;
