@@ -6,6 +6,7 @@ mod bounds;
 mod bridge;
 mod error;
 mod expand;
+mod otlp;
 mod session_model;
 mod spelling;
 
@@ -17,6 +18,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 pub use bridge::{BridgeConfig, shown};
 pub use error::ConfigError;
+pub use otlp::Collector;
 pub use session_model::SessionModelConfig;
 
 use crate::access::Role;
@@ -99,6 +101,11 @@ pub struct Config {
     /// it: a twentieth of the disk, 32 to 512 MiB. 0: never refuse. Raft only.
     #[schemars(range(min = 0, max = 1_099_511_627_776_u64))]
     pub min_free_bytes: Option<u64>,
+    /// OpenTelemetry collector for traces: http://HOST:4318 or https://HOST. Without it, nothing is traced.
+    pub otlp_endpoint: Option<String>,
+    /// Of a hundred calls without a `traceparent`, how many are traced. A `traceparent` decides for its own call.
+    #[schemars(range(min = 0, max = 100))]
+    pub otlp_sample_percent: u32,
     /// File with the tokens of callers, one JSON object per line. With it, every caller needs a token.
     #[schemars(with = "Option<String>")]
     pub token_file: Option<PathBuf>,
@@ -211,6 +218,8 @@ impl Default for Config {
             feed_retention_bytes: 128 << 20,
             feed_retention_secs: 7 * 24 * 3600,
             min_free_bytes: None,
+            otlp_endpoint: None,
+            otlp_sample_percent: 1,
             token_file: None,
             jwt: None,
             tls_cert: None,
@@ -303,6 +312,11 @@ impl Config {
             max_list_limit: self.max_list_limit,
             model: self.session_model.terms(),
         }
+    }
+
+    /// Where spans go. `validate` refuses an endpoint that cannot be read.
+    pub fn otlp_collector(&self) -> Option<Collector> {
+        Collector::parse(self.otlp_endpoint.as_deref()?).ok()
     }
 
     /// Where the credentials of callers come from.

@@ -13,6 +13,7 @@ mod replay;
 mod report;
 mod running;
 mod store;
+mod trace_export;
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -29,12 +30,14 @@ use self::reload::{Core, Origin, Running};
 use self::report::Report;
 use self::running::{Data, Entry, OpenDoor, Signals};
 pub use self::store::OpenError;
+use self::trace_export::TraceExport;
 use crate::access::credentials::{SourceError, Sources};
 use crate::access::identity::Proof;
 use crate::access::tls::{ServerTls, TlsError};
 use crate::access::{Credentials, Identity, Role};
 use crate::config::{AdapterConfig, Config, ConfigError};
 use crate::events::current::CurrentFeed;
+use crate::metrics::trace::Tracer;
 use crate::mint::{Mint, SystemMint};
 use crate::proposal::Adapter;
 use crate::proposal::bridge::connection::Connector;
@@ -108,6 +111,8 @@ pub struct Process {
     /// Random, so that a bridge recognises itself.
     pub instance: String,
     report: Arc<Report>,
+    /// Records spans, if the configuration names a collector.
+    tracer: Option<Arc<Tracer>>,
 }
 
 /// Why a node does not start. Each text is one line and says what to do.
@@ -156,6 +161,7 @@ pub struct Node {
     address: SocketAddr,
     core: Arc<Core>,
     engine_worker: Option<EngineWorker>,
+    traces: Option<TraceExport>,
 }
 
 impl Node {
@@ -174,13 +180,15 @@ impl Node {
         let instance = uuid::Uuid::new_v4().to_string();
         let report = Arc::new(Report::default());
         report.change(&config, config.listen);
-        let process = Process { instance: instance.clone(), report };
+        let traces = TraceExport::start(&config, environment.sockets.clone()).map_err(StartError::Tls)?;
+        let tracer = traces.as_ref().map(|traces| traces.tracer.clone());
+        let process = Process { instance: instance.clone(), report, tracer: tracer.clone() };
         let opened = Data::open(&config, &environment, &process).await;
         let data = opened.map_err(|why| match config.adapter.data_dir() {
             Some(data_dir) => StartError::Data { data_dir: data_dir.to_owned(), why },
             None => StartError::Main(why),
         })?;
-        let signals = Signals::new(process.report.clone());
+        let signals = Signals::new(process.report.clone(), tracer.clone());
         signals.watch(&data.store);
         // 2. The functions.
         let calls = Arc::new(Calls::new(runtime(&config, data.store.adapter.clone())));
@@ -189,6 +197,9 @@ impl Node {
         calls.introduce_with(introduce(instance.clone(), feed.clone(), &signals));
         let gate = Gate::with_memory(calls.clone(), config.call_memory_bytes);
         gate.set_engine_identity(engine_identity(&config));
+        if let Some(tracer) = tracer {
+            gate.trace_with(tracer);
+        }
         let bus = Bus::new(bus_settings(&config), gate.clone(), feed.clone());
         let entry = Entry { credentials: credentials.clone(), tls: tls.clone() };
         let door = match OpenDoor::open(&config, &environment, &bus, &entry, &signals).await {
@@ -218,7 +229,7 @@ impl Node {
         }
         // 4. The engine, if there is one.
         let engine_worker = engine.map(|control| EngineWorker::start(control, core.served()));
-        Ok(Node { _follows_files: [follows_files, follows_certificates], address, core, engine_worker })
+        Ok(Node { _follows_files: [follows_files, follows_certificates], address, core, engine_worker, traces })
     }
 
     /// Reads the configuration again and applies it. Returns false if it was rejected and the previous one stays in
@@ -285,6 +296,9 @@ impl Node {
             data.close().await;
         }
         self.core.all_retired().await;
+        if let Some(traces) = self.traces {
+            traces.stop().await;
+        }
     }
 }
 

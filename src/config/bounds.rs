@@ -1,7 +1,7 @@
 //! Owns: the bounds of every setting and the reason for each.
 
 use super::bridge::host_and_port;
-use super::{AdapterConfig, Config, ConfigError};
+use super::{AdapterConfig, Collector, Config, ConfigError};
 use crate::access::credentials::Sources;
 use crate::replication::formation::discovery::Discover;
 
@@ -57,6 +57,9 @@ fn election_times(config: &Config) -> Result<(), ConfigError> {
 
 /// What clients and web pages are told, or must say.
 fn names(config: &Config) -> Result<(), ConfigError> {
+    if let Some(url) = &config.otlp_endpoint {
+        Collector::parse(url)?;
+    }
     if let Some(url) = &config.advertise {
         host_and_port(url).map_err(|wrong| wrong.at("advertise", url))?;
     }
@@ -212,7 +215,7 @@ fn discovery(config: &Config) -> Result<(), ConfigError> {
     Ok(())
 }
 
-fn numbers(config: &Config) -> [Bound; 15] {
+fn numbers(config: &Config) -> [Bound; 16] {
     [
         Bound {
             key: "default_list_limit",
@@ -283,6 +286,13 @@ fn numbers(config: &Config) -> [Bound; 15] {
             min: 0,
             max: 1 << 40,
             why: "a node that needs more than 1 TiB free would never accept a write",
+        },
+        Bound {
+            key: "otlp_sample_percent",
+            value: u64::from(config.otlp_sample_percent),
+            min: 0,
+            max: 100,
+            why: "it is a part of a hundred",
         },
         Bound {
             key: "call_timeout_ms",

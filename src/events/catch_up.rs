@@ -218,7 +218,7 @@ impl Feed {
             // somebody else, are not told.
             let skipped = left_out.filter(|range| range.last < committed.event.seq);
             let notice = Notice { skipped, ..bound.notice() };
-            match self.hand_over(bound, committed, &mut envelope, notice) {
+            match self.hand_over(bound, committed, &mut envelope, notice, None) {
                 Handed::Full => return Some(Step::Blocked(bound.binding.to.room(&bound.binding))),
                 Handed::Taken => bound.take(committed.position),
             }

@@ -11,6 +11,7 @@ use super::Committed;
 use super::bindings::Binding;
 use super::position::ClusterTag;
 use crate::machine::ids::Position;
+use crate::metrics::trace::Context;
 
 /// A matched event for one binding.
 pub struct Delivery<'a> {
@@ -19,6 +20,8 @@ pub struct Delivery<'a> {
     /// The payload as JSON text. Empty when the attach point prints the payload itself.
     pub data: &'a str,
     pub notice: Notice,
+    /// The span of the delivery, if the call that made the change is traced.
+    pub trace: Option<&'a Context>,
     pub(super) cluster: &'a ClusterTag,
 }
 

@@ -22,6 +22,7 @@ use super::{Committed, EventSink, locked};
 use crate::machine::ids::{FeedPlace, Position};
 use crate::machine::scope::Scope;
 use crate::machine::turn::driver::{AttachDriver, DRIVERS_MAX};
+use crate::metrics::trace::{Context, Span, SpanKind, Value};
 use crate::metrics::{Counter, Page, catalogue};
 
 /// How long one full subscriber may delay the synthetic events of those after it.
@@ -304,7 +305,7 @@ impl Feed {
         let mut envelope = None;
         for bound in matching {
             let delivered = async {
-                while self.hand_over(&bound, committed, &mut envelope, Notice::default()) == Handed::Full {
+                while self.hand_over(&bound, committed, &mut envelope, Notice::default(), None) == Handed::Full {
                     bound.binding.to.room(&bound.binding).await;
                 }
             };
@@ -454,12 +455,21 @@ impl Feed {
     fn dispatch_one(&self, state: &mut State, committed: Arc<Committed>) {
         let mut envelope = None;
         let mut full = Vec::new();
+        let span = committed.trace.as_ref().map(|trace| trace.child("deliver", SpanKind::Internal));
+        let trace = span.as_ref().map(Span::context);
+        let mut taken = 0;
         state.bindings.each_match(&committed.event, committed.position, |bound| {
-            match self.hand_over(bound, &committed, &mut envelope, bound.notice()) {
-                Handed::Taken => bound.take(committed.position),
+            match self.hand_over(bound, &committed, &mut envelope, bound.notice(), trace.as_ref()) {
+                Handed::Taken => {
+                    taken += 1;
+                    bound.take(committed.position);
+                }
                 Handed::Full => full.push((bound.binding.key.owner, bound.binding.after)),
             }
         });
+        if let Some(span) = span {
+            drop(span.with("subscribers", Value::Number(taken)).with("behind", Value::Number(full.len() as u64)));
+        }
         for (number, begun) in full {
             state.settle(number);
             if let Some(cursor) = state.dispatched.or(begun) {
@@ -482,6 +492,7 @@ impl Feed {
         committed: &Arc<Committed>,
         envelope: &mut Option<String>,
         notice: Notice,
+        trace: Option<&Context>,
     ) -> Handed {
         let binding = &bound.binding;
         let data = match binding.filter.wanted {
@@ -489,7 +500,7 @@ impl Feed {
             Wanted::Kind(_) | Wanted::Kinds(_) => committed.payload().text(),
             Wanted::Everything => envelope.get_or_insert_with(|| print_envelope(committed)),
         };
-        binding.to.deliver(Delivery { binding, committed, data, notice, cluster: self.cluster() })
+        binding.to.deliver(Delivery { binding, committed, data, notice, trace, cluster: self.cluster() })
     }
 }
 

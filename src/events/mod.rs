@@ -24,6 +24,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use crate::machine::event::Event;
 use crate::machine::ids::Position;
 use crate::machine::json::Json;
+use crate::metrics::trace::Context;
 
 /// An event with the position its commit gave it.
 #[derive(Debug)]
@@ -31,13 +32,21 @@ pub struct Committed {
     pub position: Position,
     pub event: Event,
     payload: OnceLock<Json>,
+    /// The call that made the change, if that is traced.
+    trace: Option<Box<Context>>,
     /// Number of streams that hold this event, so that an event held by many counts once towards the memory bound.
     held_by: AtomicUsize,
 }
 
 impl Committed {
     pub fn new(position: Position, event: Event) -> Committed {
-        Committed { position, event, payload: OnceLock::new(), held_by: AtomicUsize::new(0) }
+        Committed { position, event, payload: OnceLock::new(), trace: None, held_by: AtomicUsize::new(0) }
+    }
+
+    /// Names the call that made the change.
+    pub fn of_call(mut self, trace: Option<&Context>) -> Committed {
+        self.trace = trace.cloned().map(Box::new);
+        self
     }
 
     /// The payload as JSON text. It is printed once, no matter how many subscribers there are.

@@ -82,6 +82,13 @@ pub const CALLS_NOT_ADMITTED: Metric = Metric::counter(
 pub const CALL_MEMORY: Metric = Metric::gauge("call_memory_bytes", "Memory that calls in flight have reserved");
 pub const CALL_MEMORY_LIMIT: Metric = Metric::gauge("call_memory_limit_bytes", "The setting call_memory_bytes");
 
+// Traces.
+pub const SPANS_EXPORTED: Metric = Metric::counter("spans_exported_total", "Spans that the OTLP collector accepted");
+pub const SPANS_DROPPED: Metric = Metric::counter(
+    "spans_dropped_total",
+    "Spans that were lost because the OTLP collector did not accept them, or not fast enough",
+);
+
 // Connections.
 pub const CONNECTIONS: Metric = Metric::gauge("connections", "Open connections of clients");
 pub const CONNECTIONS_LIMIT: Metric = Metric::gauge("connections_limit", "The most connections of clients");

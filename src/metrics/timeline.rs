@@ -1,10 +1,12 @@
 //! Owns: where the time of one call goes. The task of a call follows it, and the parts that it waits for note how long
-//! each took, without knowing who asked.
-//! Never: a lock or an allocation.
+//! each took, without knowing who asked. In a call that is traced, each is a span.
+//! Never: a lock, or an allocation in a call that is not traced.
 
 use std::cell::Cell;
 use std::fmt;
 use std::time::{Duration, Instant};
+
+use super::trace::{self, SpanKind};
 
 /// What a call waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,7 +41,25 @@ impl Step {
             Step::Commit => "commit",
         }
     }
+
+    fn span_kind(self) -> SpanKind {
+        match self {
+            Step::Forward | Step::ReadIndex => SpanKind::Client,
+            Step::Turn | Step::NoLeader | Step::CatchUp | Step::Query | Step::Commit => SpanKind::Internal,
+        }
+    }
+
+    /// Most of these waits are over at once, and say nothing then.
+    fn is_worth_a_span(self, took: Duration) -> bool {
+        match self {
+            Step::Turn | Step::CatchUp => took >= SHORT_WAIT,
+            Step::NoLeader | Step::ReadIndex | Step::Query | Step::Forward | Step::Commit => true,
+        }
+    }
 }
+
+/// A shorter wait for a turn is no span.
+const SHORT_WAIT: Duration = Duration::from_millis(1);
 
 tokio::task_local! {
     static STEPS: [Cell<Duration>; Step::ALL.len()];
@@ -75,7 +95,13 @@ pub async fn followed<F: Future>(work: F) -> (F::Output, Timeline) {
 /// Runs a part of a call and notes how long it took, if the call is followed.
 pub async fn timed<F: Future>(step: Step, work: F) -> F::Output {
     let began = Instant::now();
-    let output = work.await;
+    let span = trace::step(step.name(), step.span_kind());
+    let output = trace::within(span.as_ref(), work).await;
+    if let Some(span) = span
+        && !step.is_worth_a_span(began.elapsed())
+    {
+        span.discard();
+    }
     // Work that no call asked for is not followed.
     let _ = STEPS.try_with(|steps| {
         let sum = &steps[step as usize];

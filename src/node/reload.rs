@@ -51,8 +51,9 @@ impl fmt::Display for ReloadError {
             ReloadError::Listen { address, why } => write!(f, "listen: {address}: {why}"),
             ReloadError::Credentials(error) => write!(f, "{error}"),
             ReloadError::NeedsRestart => f.write_str(
-                "node_id, peer_listen, join, name, discover, reap_after_secs, max_level, min_free_bytes, peer_advertise, certificates, heartbeat_ms, leader_lease_ms, election_timeout_ms, \
-                 peer_timeout_ms: restart the node to change them",
+                "node_id, peer_listen, join, name, discover, reap_after_secs, max_level, min_free_bytes, \
+                 peer_advertise, certificates, heartbeat_ms, leader_lease_ms, election_timeout_ms, peer_timeout_ms, \
+                 otlp_endpoint, otlp_sample_percent: restart the node to change them",
             ),
         }
     }
@@ -283,7 +284,8 @@ fn needs_other_data(now: &Config, next: &Config) -> Result<bool, ReloadError> {
     };
     // The files are read again by themselves. Other files need another start.
     let tls = |config: &Config| (config.client_tls(), config.peer_tls());
-    if tls(now) != tls(next) {
+    let traces = |config: &Config| (config.otlp_endpoint.clone(), config.otlp_sample_percent);
+    if tls(now) != tls(next) || traces(now) != traces(next) {
         return Err(ReloadError::NeedsRestart);
     }
     if now.adapter != next.adapter {

@@ -21,6 +21,7 @@ use crate::access::Credentials;
 use crate::access::tls::ServerTls;
 use crate::config::Config;
 use crate::events::feed::Feed;
+use crate::metrics::trace::Tracer;
 use crate::proposal::cursor::Cursors;
 use crate::proposal::long::Chores;
 use crate::proposal::presence::Presence;
@@ -164,11 +165,12 @@ pub struct Signals {
     /// Weak: the data may be closed.
     member: RwLock<Weak<RaftAdapter>>,
     report: Arc<Report>,
+    tracer: Option<Arc<Tracer>>,
     watching: Mutex<Option<AbortOnDropHandle<()>>>,
 }
 
 impl Signals {
-    pub fn new(report: Arc<Report>) -> Arc<Signals> {
+    pub fn new(report: Arc<Report>, tracer: Option<Arc<Tracer>>) -> Arc<Signals> {
         Arc::new(Signals {
             is_leader: watch::Sender::new(false),
             failed: watch::Sender::new(None),
@@ -181,6 +183,7 @@ impl Signals {
             clock: RwLock::new(Arc::new(|| 0)),
             member: RwLock::default(),
             report,
+            tracer,
             watching: Mutex::default(),
         })
     }
@@ -265,6 +268,9 @@ impl Signals {
             if let Some(signals) = signals.upgrade() {
                 read(&signals.measure)(page);
                 figures::measure_process(&signals.report, page);
+                if let Some(tracer) = &signals.tracer {
+                    tracer.measure(page);
+                }
             }
         })
     }

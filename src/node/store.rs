@@ -203,6 +203,7 @@ async fn open_raft(
         peer_timeout: Duration::from_millis(config.peer_timeout_ms),
         free_bytes: free_bytes(data_dir),
         min_free_bytes: min_free_bytes(config, data_dir),
+        tracer: process.tracer.clone(),
         ..RaftSettings::new(data_dir, config.node_id)
     };
     let settings = environment.tune.as_ref().map_or(settings.clone(), |tune| tune(settings));

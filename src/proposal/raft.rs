@@ -24,6 +24,7 @@ use crate::machine::stamp::Stamp;
 use crate::machine::view::View;
 use crate::machine::{self, Answer, Command, Found, Query, Stamped};
 use crate::metrics::timeline::{Step, timed};
+use crate::metrics::trace::{self, SpanKind};
 use crate::metrics::{Page, catalogue};
 use crate::mint::Mint;
 use crate::planted::{self, Bug};
@@ -32,6 +33,7 @@ use crate::replication::forward_batch::{Forwarder, WAITING_MAX};
 use crate::replication::leader::Leader;
 use crate::replication::leader_write::LeaderWrite;
 use crate::replication::listener::Listener;
+use crate::replication::peer_service::PROPOSE;
 use crate::replication::read_index::ReadIndexError;
 use crate::replication::replica::Replica;
 pub use crate::replication::replica::{RaftSettings, StartError};
@@ -121,7 +123,10 @@ impl RaftAdapter {
                     let stamped = Stamped { scope, ..stamped.clone() };
                     timed(Step::Forward, self.forwarder.attempt(leader.clone(), stamped, deadline)).await
                 }
-                Some(_) | None => self.leader_write.attempt(stamped.clone(), deadline).await,
+                Some(_) | None => {
+                    let span = trace::step(PROPOSE, SpanKind::Internal);
+                    trace::within(span.as_ref(), self.leader_write.attempt(stamped.clone(), deadline)).await
+                }
             };
             let why = match attempt {
                 Attempt::Answered(Ok(Answer::Forgotten)) => return Err(self.not_executed(stamped.request_id)),

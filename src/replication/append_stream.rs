@@ -15,15 +15,15 @@ use openraft::errors::RPCError;
 use openraft::raft::{AppendEntriesRequest, AppendEntriesResponse, StreamAppendResult};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until, timeout};
-use tokio_util::sync::CancellationToken;
 use tonic::{Status, Streaming};
 
-use super::elections::Signs;
+use super::entry_traces;
 use super::network::Connection;
+use super::peer_service::PeerService;
 use super::pieces::{self, Pieces};
-use super::replica::Raft;
 use super::types::{LogId, Types};
 use super::wire;
+use crate::metrics::trace::Span;
 use crate::planted::{self, Bug};
 use crate::proto::peer::{AppendRequest, AppendResponse, Hop};
 use crate::storage::blocking::block;
@@ -59,6 +59,8 @@ struct InFlight {
     /// Its last log id.
     last: Option<LogId>,
     answer_within: Duration,
+    /// Of the calls whose commands are in it.
+    spans: Vec<Span>,
 }
 
 /// Sends the requests of `input` over one call. The answers have the order of the requests.
@@ -141,7 +143,7 @@ where
     }
 
     fn answered(mut self, answer: AppendResponse) -> Option<(Answer, Option<Self>)> {
-        let Some(InFlight { previous, last, .. }) = self.in_flight.pop_front() else {
+        let Some(InFlight { previous, last, spans, .. }) = self.in_flight.pop_front() else {
             let why = self.connection.unreachable(&"it answered a request that was never sent");
             return Some((Err(why.into()), None));
         };
@@ -151,6 +153,7 @@ where
             Ok(answer) => answer,
             Err(status) => return Some((Err(self.connection.unreachable(&status.message()).into()), None)),
         };
+        entry_traces::answered(spans);
         self.connection.accepted();
         // All logs agree on their beginning, so there is no conflict without a previous entry.
         if matches!(answer, AppendEntriesResponse::Conflict) && previous.is_none() {
@@ -167,26 +170,39 @@ where
 fn prepare(connection: &Connection, hop: Option<Hop>, request: AppendEntriesRequest<Types>) -> (Pieces, InFlight) {
     let previous = request.prev_log_id;
     let last = request.entries.last().map(RaftEntry::log_id).or(previous);
-    let request = Pieces::of(wire::append_to_proto(hop, request), connection.takes_pieces);
+    let (spans, traces) = entry_traces::sent(connection.node(), &request);
+    let request = AppendRequest { traces, ..wire::append_to_proto(hop, request) };
+    let request = Pieces::of(request, connection.takes_pieces);
     let answer_within =
         connection.answer_within() + Duration::from_secs((request.bytes() / BYTES_PER_SECOND_MIN) as u64);
-    (request, InFlight { previous, last, answer_within })
+    (request, InFlight { previous, last, answer_within, spans })
 }
 
 /// The follower's end: passes requests to consensus in order, and answers each when it is durable. An invalid request
 /// ends the call after the answers to the requests before it.
 pub fn receive(
-    raft: &Raft,
-    signs: Arc<Signs>,
+    node: &PeerService,
     first: AppendRequest,
     rest: Streaming<AppendRequest>,
-    closing: CancellationToken,
 ) -> BoxStream<'static, Result<AppendResponse, Status>> {
+    let (raft, signs, closing) = (node.raft.clone(), node.signs.clone(), node.closing.clone());
+    // The spans of each request that is not answered yet, oldest first.
+    let tracer = node.tracer.clone();
+    let spans: Arc<Mutex<VecDeque<Vec<Span>>>> = Arc::default();
+    let (begun, ended) = (spans.clone(), tracer.is_some().then_some(spans));
     let refused = Arc::new(Mutex::new(None));
     let refusal = refused.clone();
     let requests = pieces::assembled(stream::once(async { Ok(first) }).chain(rest));
     let this = raft.clone();
-    let decoded = requests.map(|request| request.and_then(decode)).scan((), move |(), request| {
+    let decode = move |mut request: AppendRequest| {
+        let traces = std::mem::take(&mut request.traces);
+        let mut request = decode(request)?;
+        if let Some(tracer) = &tracer {
+            lock(&begun).push_back(entry_traces::received(tracer, traces, &mut request));
+        }
+        Ok(request)
+    };
+    let decoded = requests.map(move |request| request.and_then(&decode)).scan((), move |(), request| {
         let request = request.map_err(|status| *lock(&refusal) = Some(status)).ok();
         if let Some(request) = &request
             && !planted::has(Bug::HeartbeatsWaitForDisk)
@@ -195,9 +211,14 @@ pub fn receive(
         }
         async move { request }
     });
-    let answers = raft.stream_append(decoded).map(|answer| match answer {
-        Ok(result) => Ok(wire::appended_to_proto(&result.into())),
-        Err(fatal) => Err(Status::unavailable(format!("this node has stopped: {fatal}"))),
+    let answers = raft.stream_append(decoded).map(move |answer| {
+        if let Some(spans) = &ended {
+            drop(lock(spans).pop_front());
+        }
+        match answer {
+            Ok(result) => Ok(wire::appended_to_proto(&result.into())),
+            Err(fatal) => Err(Status::unavailable(format!("this node has stopped: {fatal}"))),
+        }
     });
     let at_the_end = stream::once(async move { lock(&refused).take().map(Err) }).filter_map(async |refusal| refusal);
     answers.chain(at_the_end).take_until(closing.cancelled_owned()).boxed()
@@ -211,6 +232,6 @@ fn decode(request: AppendRequest) -> Result<AppendEntriesRequest<Types>, Status>
     }
 }
 
-fn lock(refused: &Mutex<Option<Status>>) -> std::sync::MutexGuard<'_, Option<Status>> {
-    refused.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock<T>(shared: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
 }

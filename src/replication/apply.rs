@@ -17,6 +17,7 @@ use crate::machine::event::Event;
 use crate::machine::ids::{FeedPlace, Position};
 use crate::machine::refusal::Fault;
 use crate::machine::{self, Outcome};
+use crate::metrics::trace::{Context, SpanKind, Value};
 use crate::planted::{self, Bug};
 use crate::storage::log::command::Order;
 use crate::storage::log::record::{Entry, Payload};
@@ -107,6 +108,8 @@ impl Applier {
         if self.gapless && index != next {
             return Err(Fault(format!("entry {index} was to be applied where entry {next} is next")));
         }
+        let span = entry.trace().map(|trace| trace.child("apply", SpanKind::Internal));
+        let span = span.map(|span| span.with("log_index", Value::Number(index)));
         // 1. Apply: the machine decides. Blank and membership entries change only the checkpoint.
         let (answer, changes, events) = match &entry.payload {
             Payload::Command(order) => {
@@ -135,8 +138,9 @@ impl Applier {
         // 3. Reply.
         reply(answer);
         // 4. Publish.
+        let trace = span.map(|span| span.context());
         if !events.is_empty() {
-            self.sink.publish(committed(self.checkpoint.group, index, events));
+            self.sink.publish(committed(self.checkpoint.group, index, events, trace.as_ref()));
         }
         self.report(index);
         Ok(())
@@ -161,7 +165,8 @@ impl Applier {
 }
 
 /// The events of one entry with their positions.
-pub fn committed(group: u32, index: u64, events: Vec<Event>) -> Vec<Arc<Committed>> {
+pub fn committed(group: u32, index: u64, events: Vec<Event>, trace: Option<&Context>) -> Vec<Arc<Committed>> {
     let position = |ordinal| Position { group, index, ordinal };
-    (0..).zip(events).map(|(ordinal, event)| Arc::new(Committed::new(position(ordinal), event))).collect()
+    let placed = |(ordinal, event)| Arc::new(Committed::new(position(ordinal), event).of_call(trace));
+    (0..).zip(events).map(placed).collect()
 }

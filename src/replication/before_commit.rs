@@ -20,7 +20,7 @@ fn guess(leader: &LeaderWrite, order: &Order) -> Option<Outcome> {
 pub fn publish(leader: &LeaderWrite, order: &Order) {
     let Some(outcome) = guess(leader, order) else { return };
     let last = leader.replica.raft().metrics().borrow_watched().last_log_index.unwrap_or(0);
-    leader.sink.publish(committed(RAFT_GROUP, last + 1, outcome.events));
+    leader.sink.publish(committed(RAFT_GROUP, last + 1, outcome.events, None));
 }
 
 /// Answers a command at once and replicates it in the background.

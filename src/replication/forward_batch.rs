@@ -19,6 +19,7 @@ use super::network::Peers;
 use super::replica::Raft;
 use super::wire;
 use crate::machine::Stamped;
+use crate::metrics::trace;
 use crate::proto::peer::{self, ForwardRequest};
 
 /// Calls to the leader in flight. With more, each would hold fewer mutations; with fewer, one slow call would delay
@@ -37,6 +38,8 @@ struct Forwarded {
     leader: Arc<Leader>,
     encoded: Bytes,
     deadline: Instant,
+    /// Where its call is in its trace; empty if it is not traced.
+    trace: Bytes,
     reply: oneshot::Sender<Attempt>,
 }
 
@@ -69,7 +72,9 @@ impl Forwarder {
             Err(error) => return error.into(),
         };
         let (reply, outcome) = oneshot::channel();
-        let forwarded = Forwarded { leader: Arc::new(leader), encoded: order.encoded().clone(), deadline, reply };
+        let trace = trace::current().map_or(Bytes::new(), |trace| Bytes::copy_from_slice(&trace.to_bytes()));
+        let forwarded =
+            Forwarded { leader: Arc::new(leader), encoded: order.encoded().clone(), deadline, trace, reply };
         match self.queue.try_send(forwarded) {
             Ok(()) => {}
             Err(TrySendError::Full(_)) => {
@@ -141,6 +146,7 @@ async fn call(raft: &Raft, peers: &Peers, leader: &Arc<Leader>, batch: &[Forward
     let mutations = batch.iter().map(|forwarded| peer::Forwarded {
         command: forwarded.encoded.clone(),
         remaining_ms: remaining(forwarded).as_millis() as u64,
+        trace: forwarded.trace.clone(),
     });
     let hop = peers.local.hop_to(leader.node, &leader.peer);
     let request = ForwardRequest { hop: Some(hop), term: leader.term, mutations: mutations.collect() };

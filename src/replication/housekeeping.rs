@@ -143,8 +143,8 @@ async fn step(
     let frees = low && Cadence::frees(since, freed.map(|freed| freed.elapsed()));
     let due = cadence.due(since) || snapshots.is_damaged() || frees;
     // After deletes the next one is smaller than the last. One that does not fit after all is given up in time.
-    let expected = if frees { 0 } else { snapshot_bytes };
-    if done.is_ok() && due && disk_space.has_room_for(expected) {
+    let has_room = if frees { disk_space.leaves_room_for_log() } else { disk_space.has_room_for(snapshot_bytes) };
+    if done.is_ok() && due && has_room {
         *freed = Some(Instant::now());
         // Has no effect while one is being built.
         done = raft.trigger().snapshot().await;

@@ -21,6 +21,7 @@ use crate::machine::refusal::Fault;
 use crate::machine::stamp::Stamp;
 use crate::machine::{self, Answer, Command, Stamped};
 use crate::metrics::timeline::{Step, timed};
+use crate::metrics::trace;
 use crate::mint::Mint;
 use crate::planted::{self, Bug};
 use crate::storage::log::command::Order;
@@ -175,7 +176,7 @@ impl LeaderWrite {
 
     /// Stamps a command, replicates it and waits until it is applied here.
     pub(super) async fn write(&self, stamped: Stamped, deadline: Instant) -> Attempt {
-        let (order, _turn) = match timed(Step::Turn, self.order(stamped, deadline)).await {
+        let (mut order, _turn) = match timed(Step::Turn, self.order(stamped, deadline)).await {
             Ok(ordered) => ordered,
             Err(error) => return error.into(),
         };
@@ -188,7 +189,11 @@ impl LeaderWrite {
             return before_commit::answer(self, order);
         }
         let began = Instant::now();
-        let written = timeout_at(deadline.into(), self.replica.raft().client_write(order));
+        let written = async {
+            // The members that get the entry continue from this step.
+            order.belongs_to(trace::current());
+            timeout_at(deadline.into(), self.replica.raft().client_write(order)).await
+        };
         match timed(Step::Commit, written).await {
             Ok(Ok(written)) => match written.data {
                 Reply::Answered(answer) => {

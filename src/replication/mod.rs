@@ -21,6 +21,7 @@ pub mod channels;
 pub mod self_report;
 pub mod wire;
 mod pieces;
+mod entry_traces;
 mod append_stream;
 pub mod network;
 pub mod sender;

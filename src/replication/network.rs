@@ -93,6 +93,10 @@ impl RaftNetworkFactory<Types> for Peers {
 }
 
 impl Connection {
+    pub(super) fn node(&self) -> u64 {
+        self.node
+    }
+
     pub(super) fn hop(&self) -> peer::Hop {
         self.peers.local.hop_to(self.node, &self.peer)
     }

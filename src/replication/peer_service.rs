@@ -24,6 +24,7 @@ use super::replica::Raft;
 use super::sender::Sender;
 use super::types::Types;
 use super::{append_stream, snapshot_transfer, wire};
+use crate::metrics::trace::{self, Tracer};
 use crate::planted::{self, Bug};
 use crate::proto::peer::peer_server::Peer;
 use crate::proto::peer::read_index_response::Outcome;
@@ -40,6 +41,9 @@ use crate::storage::snapshot::{Sealed, Snapshots};
 /// The longest time a forwarded mutation may take here, whatever its sender asks for.
 const FORWARD_MAX: Duration = Duration::from_secs(60);
 
+/// The span of one attempt at a mutation on the leader.
+pub const PROPOSE: &str = "propose";
+
 pub struct PeerService {
     pub local: Arc<LocalNode>,
     pub raft: Raft,
@@ -54,6 +58,8 @@ pub struct PeerService {
     pub on_cluster: Option<OnCluster>,
     /// Cancelled at shutdown: ends the streams, which have no end of their own.
     pub closing: CancellationToken,
+    /// Follows calls whose entries arrive here; `None` if this node exports no traces.
+    pub tracer: Option<Arc<Tracer>>,
 }
 
 pub type OnCluster = Arc<dyn Fn(&str) + Send + Sync>;
@@ -78,14 +84,20 @@ impl PeerService {
 pub struct ForwardedWrites {
     leader_write: Arc<LeaderWrite>,
     attempts: Arc<ForwardedAttempts>,
+    tracer: Option<Arc<Tracer>>,
 }
 
 impl ForwardedWrites {
-    pub fn new(leader_write: Arc<LeaderWrite>) -> ForwardedWrites {
-        ForwardedWrites { leader_write, attempts: Arc::default() }
+    pub fn new(leader_write: Arc<LeaderWrite>, tracer: Option<Arc<Tracer>>) -> ForwardedWrites {
+        ForwardedWrites { leader_write, attempts: Arc::default(), tracer }
     }
 
     async fn attempt(&self, mutation: Forwarded, term: u64) -> Attempt {
+        let span = self.tracer.as_ref().and_then(|tracer| tracer.remote(&mutation.trace, PROPOSE));
+        trace::within(span.as_ref(), self.attempt_here(mutation, term)).await
+    }
+
+    async fn attempt_here(&self, mutation: Forwarded, term: u64) -> Attempt {
         let raft = self.leader_write.replica.raft();
         let mut stamped = match Order::read(mutation.command) {
             Ok(order) => order.into_stamped(),
@@ -165,7 +177,7 @@ impl Peer for PeerService {
         let none = || Status::invalid_argument("a stream of entries begins with a request");
         let first = requests.message().await?.ok_or_else(none)?;
         self.check(&sender, first.hop.as_ref())?;
-        let answers = append_stream::receive(&self.raft, self.signs.clone(), first, requests, self.closing.clone());
+        let answers = append_stream::receive(self, first, requests);
         let mut response = Response::new(answers);
         response.metadata_mut().insert(append_stream::TAKES_PIECES, MetadataValue::from_static("1"));
         Ok(response)

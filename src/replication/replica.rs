@@ -48,6 +48,7 @@ use crate::events::EventSink;
 use crate::machine::level::{self, NEWEST};
 use crate::machine::long::Steps;
 use crate::machine::refusal::Fault;
+use crate::metrics::trace::Tracer;
 use crate::proto::admin::{Health, Role};
 use crate::sockets::{RealSockets, Sockets};
 use crate::storage::disk::{Disk, RealDisk};
@@ -124,6 +125,8 @@ pub struct RaftSettings {
     pub free_bytes: FreeBytes,
     /// Below this the cluster accepts no writes; 0 for never.
     pub min_free_bytes: u64,
+    /// Records the spans of this node.
+    pub tracer: Option<Arc<Tracer>>,
 }
 
 impl RaftSettings {
@@ -159,6 +162,7 @@ impl RaftSettings {
             steps: Steps::default(),
             free_bytes: Arc::new(|| None),
             min_free_bytes: 0,
+            tracer: None,
         }
     }
 

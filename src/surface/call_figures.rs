@@ -11,6 +11,8 @@ use crate::requests;
 
 /// Stands for all functions that this node does not know.
 const UNKNOWN: &str = "unknown";
+/// The code of calls whose callers stopped waiting.
+pub const ABANDONED: &str = "abandoned";
 
 /// How calls end, besides with an answer: the kinds of errors that the gate can see. All others are the last one.
 const ERRORS: [Kind; 12] = [
@@ -78,6 +80,11 @@ impl CallFigures {
         &self.functions[row].1[door as usize]
     }
 
+    /// The function as figures and spans name it, whatever the caller wrote.
+    pub fn name_of(&self, function: &str) -> &'static str {
+        self.functions[self.rows.get(function).copied().unwrap_or(self.functions.len() - 1)].0
+    }
+
     /// Counts a call until it is dropped.
     pub fn start<'a>(&'a self, call: &'a Call) -> Running<'a> {
         let row = self.row(&call.function, call.caller.door);
@@ -118,7 +125,7 @@ impl CallFigures {
             for (door, row) in Door::ALL.iter().zip(doors) {
                 let labels = [("function", *function), ("door", door.name())];
                 let errors = ERRORS.iter().zip(&row.failed).map(|(kind, count)| (kind.row().code, count));
-                let endings = [("ok", &row.answered), ("abandoned", &row.abandoned)].into_iter().chain(errors);
+                let endings = [("ok", &row.answered), (ABANDONED, &row.abandoned)].into_iter().chain(errors);
                 for (code, count) in endings.filter(|(_, count)| count.value() > 0) {
                     let [function, door] = labels;
                     page.whole_of(catalogue::CALLS, &[function, door, ("code", code)], count.value());

@@ -3,7 +3,7 @@
 //! Reads: the functions (`Service`). Never: a wire, or what a function does.
 
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use futures::FutureExt;
@@ -12,8 +12,8 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument as _;
 
-use super::call_figures::CallFigures;
 pub use super::call_figures::Tally;
+use super::call_figures::{ABANDONED, CallFigures};
 use super::errors::CallError;
 use super::fair_share::{Busy, CallerKey, FairShare, Slot};
 use super::locked;
@@ -23,6 +23,7 @@ use super::socket::intake::kib;
 use crate::access::{Action, Identity, audit};
 use crate::machine::{Answer, Found, Query};
 use crate::metrics::timeline::followed;
+use crate::metrics::trace::{self, Span, Tracer, Value};
 use crate::metrics::{Counter, Page, catalogue};
 use crate::proposal::{Freshness, Proposal};
 
@@ -167,6 +168,8 @@ pub struct Gate {
     refused_logins: [Counter; Door::ALL.len()],
     /// Who calls that come through an iii engine act as. The engine admitted them.
     engine: RwLock<Arc<Identity>>,
+    /// Set once, if this node exports traces.
+    tracer: OnceLock<Arc<Tracer>>,
 }
 
 impl Gate {
@@ -186,7 +189,22 @@ impl Gate {
             not_admitted: Counter::default(),
             refused_logins: Default::default(),
             engine,
+            tracer: OnceLock::new(),
         })
+    }
+
+    /// Calls are traced from now on.
+    pub fn trace_with(&self, tracer: Arc<Tracer>) {
+        self.tracer.get_or_init(|| tracer);
+    }
+
+    /// The span of a call that starts, if it is traced. It ends as abandoned unless the call is answered.
+    fn span_of(&self, call: &Call) -> Option<Span> {
+        let name = self.calls.name_of(&call.function);
+        let mut span = self.tracer.get()?.call(name, call.trace.as_deref())?;
+        span.note("door", Value::Text(call.caller.door.name()));
+        span.ends_with(Some(ABANDONED));
+        Some(span)
     }
 
     /// Another bound from now on. Calls in flight keep what they have.
@@ -266,7 +284,9 @@ impl Gate {
         };
         // Lines of the log that belong to the call name it, with the level debug.
         let span = tracing::debug_span!("call", function = call.function, trace = call.trace);
-        let (answered, went) = followed(tokio::time::timeout(at_most, answering).instrument(span)).await;
+        let mut traced = self.span_of(call);
+        let working = followed(tokio::time::timeout(at_most, answering).instrument(span));
+        let (answered, went) = trace::within(traced.as_ref(), working).await;
         let answer = match answered {
             Ok(answer) => answer,
             Err(_) => {
@@ -276,6 +296,9 @@ impl Gate {
         };
         self.slow_calls.note(call, running.started.elapsed(), &went, answer.as_ref().err());
         running.ends_with(&answer);
+        if let Some(traced) = &mut traced {
+            traced.ends_with(answer.as_ref().err().map(|error| error.kind().row().code));
+        }
         answer
     }
 

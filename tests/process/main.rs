@@ -31,4 +31,5 @@ mod session_model_people;
 mod start_up;
 mod three_nodes;
 mod tls;
+mod traces;
 mod wrong_credentials;

@@ -251,6 +251,7 @@ async fn the_page_lists_every_metric_of_a_node_and_no_other() {
     settings.config.tls_cert = Some(files.certificate);
     settings.config.tls_key = Some(files.key);
     settings.config.peer_ca = Some(certs.ca());
+    settings.config.otlp_endpoint = Some("http://127.0.0.1:9".to_owned());
     let node = Node::start(settings).await.expect("the node starts");
     let tls = ClientTls::load(Some(&certs.ca())).unwrap();
     for path in ["/livez", "/readyz?verbose"] {

@@ -13,6 +13,7 @@ use tracing::{info, warn};
 use super::{PROPOSALS_MAX, RaftAdapter};
 use crate::events::EventSink;
 use crate::machine::refusal::Fault;
+use crate::metrics::trace::Tracer;
 use crate::mint::Mint;
 use crate::replication::RAFT_GROUP;
 use crate::replication::admin_service::AdminService;
@@ -76,13 +77,13 @@ impl RaftAdapter {
         let address = advertised.or(peer_address.map(|address| address.to_string())).unwrap_or_default();
         // 2. Start consensus over log and state.
         let (local_reads, on_cluster) = (AtomicBool::new(settings.stale_reads), settings.on_cluster.clone());
-        let steps = settings.steps;
+        let (steps, tracer) = (settings.steps, settings.tracer.clone());
         let replica =
             Arc::new(Replica::start(settings, threads.clone(), data_dir, address, store, sink.clone()).await?);
         let forwarder = Forwarder::new(replica.raft().clone(), replica.membership().peers.clone());
         let leader_write = Arc::new(LeaderWrite::new(replica.clone(), mint.clone(), sink, steps));
         // 3. Answer peers.
-        let listener = bound.map(|bound| serve_peers(bound, &leader_write, &threads, on_cluster));
+        let listener = bound.map(|bound| serve_peers(bound, &leader_write, &threads, on_cluster, tracer));
         let in_flight = Semaphore::new(PROPOSALS_MAX);
         let opened = None;
         Ok(RaftAdapter {
@@ -139,12 +140,13 @@ fn serve_peers(
     leader_write: &Arc<LeaderWrite>,
     threads: &Threads,
     on_cluster: Option<OnCluster>,
+    tracer: Option<Arc<Tracer>>,
 ) -> Listener {
     let replica = &leader_write.replica;
     let peers = PeerService {
         local: replica.membership().peers.local.clone(),
         raft: replica.raft().clone(),
-        forwarded: Arc::new(ForwardedWrites::new(leader_write.clone())),
+        forwarded: Arc::new(ForwardedWrites::new(leader_write.clone(), tracer.clone())),
         clients: threads.clients().clone(),
         read_index: replica.read_index().clone(),
         signs: replica.membership().peers.signs.clone(),
@@ -152,6 +154,7 @@ fn serve_peers(
         disk: replica.disk().clone(),
         on_cluster: on_cluster.clone(),
         closing: CancellationToken::new(),
+        tracer,
     };
     let formation = Member { own: who(replica.peer()), membership: replica.membership().clone() };
     let admin = AdminService { on_cluster, writes: Some(leader_write.clone()), ..AdminService::of(replica) };

@@ -7,9 +7,10 @@ use std::io::{self, BufRead, BufReader};
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
 
 use crate::machine::change::Change;
-use crate::machine::entry::{Entry, SessionEntry};
+use crate::machine::entry::Entry;
 use crate::machine::ids::{EntryId, SessionId};
 use crate::machine::json::Json;
 use crate::machine::path;
@@ -30,10 +31,12 @@ pub(super) enum Line<'a> {
 /// One line, as it is read. Unknown fields of other builds are ignored. Not a tagged enum: serde would parse a line as
 /// a tree before it looks at the tag.
 #[derive(Deserialize)]
-struct ReadLine {
+struct ReadLine<'a> {
     r#type: LineType,
     meta: Option<SessionMeta>,
-    entry: Option<SessionEntry>,
+    /// As text: a message keeps the spelling of the client that wrote it.
+    #[serde(borrow)]
+    entry: Option<&'a RawValue>,
     entry_id: Option<EntryId>,
 }
 
@@ -76,7 +79,7 @@ impl Content {
             if line.trim_ascii().is_empty() {
                 continue;
             }
-            match serde_json::from_slice::<ReadLine>(&line).and_then(|line| content.add(line)) {
+            match serde_json::from_slice::<ReadLine<'_>>(&line).and_then(|line| content.add(line)) {
                 Ok(()) => {}
                 Err(error) => skipped(number, !line.ends_with(b"\n"), &error),
             }
@@ -84,11 +87,11 @@ impl Content {
         Ok(content)
     }
 
-    fn add(&mut self, line: ReadLine) -> Result<(), serde_json::Error> {
+    fn add(&mut self, line: ReadLine<'_>) -> Result<(), serde_json::Error> {
         let missing = serde::de::Error::missing_field;
         match line.r#type {
             LineType::Meta => self.meta = Some(line.meta.ok_or_else(|| missing("meta"))?),
-            LineType::Entry => self.put_entry(Entry::from(line.entry.ok_or_else(|| missing("entry"))?)),
+            LineType::Entry => self.put_entry(Entry::parse(line.entry.ok_or_else(|| missing("entry"))?.get())?),
             LineType::Leaf => self.set_leaf(line.entry_id.ok_or_else(|| missing("entry_id"))?),
         }
         Ok(())

@@ -153,6 +153,8 @@ mod tests {
         session.entries.iter().for_each(|entry| writer.entry(entry).unwrap());
         let written = String::from_utf8(writer.finish(session.leaf.as_ref(), &session.meta).unwrap()).unwrap();
         assert_eq!(read_text(&written).unwrap(), session);
+        let own = r#"{"timestamp":1,"role":"user","content":[{"type":"text","text":"a"}]}"#;
+        assert!(written.contains(own), "a message keeps the order of its fields: {written}");
     }
 
     #[test]

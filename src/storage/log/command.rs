@@ -36,6 +36,7 @@ use crate::machine::patch::Patch;
 use crate::machine::scope::Scope;
 use crate::machine::stamp::Stamp;
 use crate::machine::{Command, Stamped};
+use crate::metrics::trace::Context;
 use crate::proto::log as proto;
 use crate::proto::log::stamped_command::Command as Encoded;
 use crate::proto::store;
@@ -52,18 +53,20 @@ pub struct Order(Arc<Inner>);
 struct Inner {
     stamped: Stamped,
     encoded: Bytes,
+    /// The call that it belongs to, if that is traced. Only in memory: no file has it.
+    trace: Option<Box<Context>>,
 }
 
 impl Order {
     pub fn new(stamped: Stamped) -> Order {
         let encoded = encode(&stamped);
-        Order(Arc::new(Inner { stamped, encoded }))
+        Order(Arc::new(Inner { stamped, encoded, trace: None }))
     }
 
     /// Reads the bytes another `Order` was encoded to.
     pub fn read(encoded: Bytes) -> Result<Order, Unreadable> {
         let stamped = decode(encoded.clone())?;
-        Ok(Order(Arc::new(Inner { stamped, encoded })))
+        Ok(Order(Arc::new(Inner { stamped, encoded, trace: None })))
     }
 
     /// The command alone. Copies it only if the order is shared.
@@ -77,6 +80,18 @@ impl Order {
 
     pub fn encoded(&self) -> &Bytes {
         &self.0.encoded
+    }
+
+    /// Where the call of this command is in its trace.
+    pub fn trace(&self) -> Option<&Context> {
+        self.0.trace.as_deref()
+    }
+
+    /// Names the call of a new order. One that is shared already stays as it is.
+    pub fn belongs_to(&mut self, trace: Option<Context>) {
+        if let (Some(trace), Some(inner)) = (trace, Arc::get_mut(&mut self.0)) {
+            inner.trace = Some(Box::new(trace));
+        }
     }
 }
 

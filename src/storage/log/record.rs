@@ -7,6 +7,7 @@ use std::fmt;
 use bytes::Bytes;
 
 use super::command::Order;
+use crate::metrics::trace::Context;
 use crate::proto::log as proto;
 
 /// Bytes that cannot be decoded: what is wrong, and where.
@@ -98,6 +99,14 @@ pub struct Entry {
 impl Entry {
     pub fn index(&self) -> u64 {
         self.id.index
+    }
+
+    /// Where the call of its command is in its trace, if that call is traced.
+    pub fn trace(&self) -> Option<&Context> {
+        match &self.payload {
+            Payload::Command(order) => order.trace(),
+            Payload::Blank | Payload::Membership(_) => None,
+        }
     }
 
     /// About how many bytes the entry takes, in memory and on disk.

@@ -111,14 +111,15 @@ pub struct Extent {
 }
 
 impl Extent {
-    /// True if rewriting the rest frees more than it costs.
-    pub fn mostly_dead(&self) -> bool {
-        self.dead * 2 > self.total
+    /// True if rewriting the rest frees enough for what it costs: more than it writes, or half of that while there is
+    /// little else to write. So deleted bodies take at most half of the space of the others.
+    pub fn is_worth_rewriting(&self, idle: bool) -> bool {
+        self.dead * if idle { 3 } else { 2 } > self.total
     }
 
     /// True if no more bodies go to the file: it is full, or worth rewriting. Once true, it stays true.
     pub fn is_closed(&self) -> bool {
-        self.end >= FILE_BYTES || self.end >= REWRITE_BYTES_MIN && self.mostly_dead()
+        self.end >= FILE_BYTES || self.end >= REWRITE_BYTES_MIN && self.is_worth_rewriting(false)
     }
 }
 

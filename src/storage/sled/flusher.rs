@@ -4,7 +4,7 @@
 use std::io;
 use std::sync::{Arc, PoisonError, Weak};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 
@@ -23,6 +23,9 @@ const FLUSH_INTERVAL: Duration = Duration::from_secs(2);
 /// The pause before a failed flush is retried.
 const RETRY_INTERVAL: Duration = Duration::from_millis(250);
 
+/// The pause between two steps of the reclaim: others use the disk too.
+const RECLAIM_PAUSE: Duration = Duration::from_millis(50);
+
 /// What one step of the reclaim may write.
 const RECLAIM_BYTES: usize = 1 << 20;
 
@@ -31,12 +34,15 @@ pub fn start(shared: Arc<Shared>) -> io::Result<JoinHandle<()>> {
 }
 
 fn run(shared: &Shared) {
+    let mut last_flush = Instant::now();
     loop {
-        let closing = await_work(shared);
+        let idle = !await_work(shared, last_flush);
+        let closing = shared.control().closing;
         let flushed = flush(shared);
+        last_flush = Instant::now();
         report(shared, &flushed);
         if !closing && flushed.is_ok() {
-            reclaim(shared);
+            reclaim_until_work(shared, idle, last_flush + FLUSH_INTERVAL);
         }
         if closing {
             let mut flushed = flushed;
@@ -49,17 +55,40 @@ fn run(shared: &Shared) {
     }
 }
 
-/// Waits until the interval has passed, a layer is full, or the store closes. True if the store closes.
-fn await_work(shared: &Shared) -> bool {
+/// Waits until the interval since the last flush has passed, a layer is full, or the store closes. False if the interval
+/// has passed.
+fn await_work(shared: &Shared, last_flush: Instant) -> bool {
+    let interval = {
+        let control = shared.control();
+        if control.failing.is_some() || control.no_space { RETRY_INTERVAL } else { FLUSH_INTERVAL }
+    };
+    has_work(shared, interval.saturating_sub(last_flush.elapsed()))
+}
+
+/// Frees space of dead bodies, step by step, until there is a layer to flush. Without writes the next flush is seconds
+/// away, and a disk that is nearly full needs its space now.
+fn reclaim_until_work(shared: &Shared, idle: bool, flush_at: Instant) {
+    loop {
+        let began = Instant::now();
+        let more = reclaim(shared, idle);
+        // Half of the time belongs to others.
+        let pause = began.elapsed().max(RECLAIM_PAUSE);
+        if !more || Instant::now() + pause >= flush_at || has_work(shared, pause) {
+            return;
+        }
+    }
+}
+
+/// Waits until a layer is full or the store closes, at most for this long. False if the time has passed.
+fn has_work(shared: &Shared, timeout: Duration) -> bool {
     let idle = |control: &mut super::Control| {
         let much = control.active_bytes >= shared.bounds.flush_bytes || control.sealed_bytes > 0;
         !(control.closing || much && control.failing.is_none() && !control.no_space)
     };
-    let control = shared.control();
-    let timeout = if control.failing.is_some() || control.no_space { RETRY_INTERVAL } else { FLUSH_INTERVAL };
-    let waited = shared.wake.wait_timeout_while(control, timeout, idle);
-    let (control, _) = waited.unwrap_or_else(PoisonError::into_inner);
-    control.closing
+    let waited = shared.wake.wait_timeout_while(shared.control(), timeout, idle);
+    let (control, waited) = waited.unwrap_or_else(PoisonError::into_inner);
+    drop(control);
+    !waited.timed_out()
 }
 
 /// Writes the oldest layer to sled; false if there is none, or no space for it.
@@ -99,18 +128,20 @@ fn note_space(shared: &Shared, has_space: bool) -> bool {
     has_space
 }
 
-/// Frees some space of dead bodies. If that fails, the next flush tries again.
-pub fn reclaim(shared: &Shared) {
+/// Frees some space of dead bodies: more of it if there is little else to write. True if there is more to free. If it
+/// fails, the next flush tries again.
+pub fn reclaim(shared: &Shared, idle: bool) -> bool {
     let _turn = shared.turn();
     let base = Arc::clone(&shared.layers().base);
     // A step writes what is alive once more before it frees the rest.
     if !base.has_space_for(RECLAIM_BYTES) {
-        return;
+        return false;
     }
-    let step = catch_panic(|| reclaim::step(&base)).unwrap_or_else(|| Err(Fault("sled panicked".to_owned())));
-    if let Err(fault) = step {
+    let step = catch_panic(|| reclaim::step(&base, idle)).unwrap_or_else(|| Err(Fault("sled panicked".to_owned())));
+    step.unwrap_or_else(|fault| {
         tracing::warn!(%fault, "the space of dead bodies was not freed");
-    }
+        false
+    })
 }
 
 struct Flush {

@@ -1,5 +1,5 @@
-//! Owns: the space of dead bodies. A body file of which less than half is alive is rewritten: its live bodies are written
-//! once more like those of a layer, and then the file is removed.
+//! Owns: the space of dead bodies. A body file of which less than half is alive, or two thirds while there is little else
+//! to write, is rewritten: its live bodies are written once more like those of a layer, and then the file is removed.
 //!
 //! The book only says which file is worth it. Whether a body is alive is looked up in sled, record by record, so an
 //! inexact book never costs a body. The work is done in small steps between flushes. Readers see no difference, and
@@ -30,10 +30,11 @@ struct Pass {
     next_chunk: u32,
 }
 
-/// Rewrites the next part of a file that is mostly dead. The caller has the turn to change the base.
-pub fn step(base: &Base) -> Result<(), Fault> {
+/// Rewrites the next part of a file that is mostly dead. The caller has the turn to change the base. True if there is
+/// more to do.
+pub fn step(base: &Base, idle: bool) -> Result<bool, Fault> {
     let mut reclaim = base.bodies().reclaim.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(pass) = reclaim.pass.or_else(|| choose(base)) {
+    if let Some(pass) = reclaim.pass.or_else(|| choose(base, idle)) {
         let mut alive = Changed::new();
         let visited = base.bodies().visit(pass.file, pass.next_chunk, STEP_BYTES, &mut |key, place, value| {
             let stored = base.stored(&key)?.unwrap_or_default();
@@ -60,13 +61,13 @@ pub fn step(base: &Base) -> Result<(), Fault> {
         left.extend((!removed).then_some(file));
     }
     reclaim.emptied = left;
-    Ok(())
+    Ok(reclaim.pass.is_some() || !reclaim.emptied.is_empty() || choose(base, idle).is_some())
 }
 
-/// The file with the largest dead part, if that is more than half. An open file still gets new bodies.
-fn choose(base: &Base) -> Option<Pass> {
+/// The file with the largest dead part, if it is worth it. An open file still gets new bodies.
+fn choose(base: &Base, idle: bool) -> Option<Pass> {
     let book = base.bodies().book();
-    let closed = book.iter().filter(|(_, extent)| extent.is_closed() && extent.mostly_dead());
+    let closed = book.iter().filter(|(_, extent)| extent.is_closed() && extent.is_worth_rewriting(idle));
     let (file, _) = closed.max_by_key(|(_, extent)| extent.dead * 1000 / extent.total.max(1))?;
     Some(Pass { file: *file, next_chunk: 0 })
 }

@@ -250,7 +250,7 @@ fn the_space_of_dead_bodies_is_freed_and_live_ones_stay() {
     }
     flush_now(&store);
     for _ in 0..40 {
-        flusher::reclaim(&store.shared);
+        flusher::reclaim(&store.shared, false);
     }
     let kept = body_files(&store);
     assert!(!kept.contains(&full[0]), "{kept:?}");

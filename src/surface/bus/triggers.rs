@@ -275,7 +275,11 @@ impl AttachPoint for RealmPoint {
             tracing::debug!(%function_id, "no client serves the function of a binding; the event is dropped");
             return Handed::Taken;
         };
-        let frame = || InvokeFrame::void(function_id, delivery.data, Some(&delivery.sidecar())).print();
+        let frame = || {
+            let traceparent = delivery.trace.map(|trace| format!("\"{}\"", trace.traceparent()));
+            let (sidecar, traceparent) = (delivery.sidecar(), traceparent.as_deref());
+            InvokeFrame { traceparent, ..InvokeFrame::void(function_id, delivery.data, Some(&sidecar)) }.print()
+        };
         // An event delivered to another client proves nothing about what the subscriber received.
         let is_own = server.number == delivery.binding.key.owner;
         match server.offer_event(frame, is_own.then_some(delivery.committed.position)) {

@@ -64,7 +64,8 @@ fn append() -> peer::AppendRequest {
         .map(|(index, payload)| log::Entry { term: 3, leader: 1, index, payload: Some(payload) })
         .collect();
     let head = peer::AppendRequest { hop: hop(), vote: vote(), previous: id(4), ..Default::default() };
-    peer::AppendRequest { entries, committed: id(4), ..head }
+    let traces = vec![peer::EntryTrace { index: 5, context: bytes::Bytes::from_static(&[7; 24]) }];
+    peer::AppendRequest { entries, committed: id(4), traces, ..head }
 }
 
 /// One valid message of each kind, by number.
@@ -96,7 +97,11 @@ fn good(kind: usize) -> Vec<u8> {
         }
         _seven => {
             let order = Order::new(stamped(1, 5, commands().remove(0)));
-            let mutation = peer::Forwarded { command: order.encoded().clone(), remaining_ms: 1_000 };
+            let mutation = peer::Forwarded {
+                command: order.encoded().clone(),
+                remaining_ms: 1_000,
+                trace: bytes::Bytes::from_static(&[7; 24]),
+            };
             peer::ForwardRequest { hop: hop(), term: 3, mutations: vec![mutation] }.encode_to_vec()
         }
     }

@@ -1,0 +1,378 @@
+"""A real Prometheus scrapes three nodes under load and kills, and each alarm fires when its fault is made and is gone after.
+
+Run by hand, as root on Linux: python3 tests/sdk/prometheus.py target/debug/session-manager /usr/bin/prometheus
+It needs the Debian package `prometheus` (with promtool), and takes about ten minutes.
+The rules are those of deploy/monitoring with shorter times: every `for` is 5 s, and every range at most a minute.
+SessionManagerApplyLag is not made here: `promtool test rules deploy/monitoring/rules_test.yaml` covers it.
+"""
+
+import http.client
+import json
+import os
+import random
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import urllib.parse
+
+BINARY, PROMETHEUS = os.path.abspath(sys.argv[1]), os.path.abspath(sys.argv[2])
+SECONDS = int(sys.argv[3]) if len(sys.argv) > 3 else 600
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+DISK_MIB = 320
+
+if os.environ.get("IN_NAMESPACE") != "1":
+    # The small disks are mounts of this test only.
+    os.environ["IN_NAMESPACE"] = "1"
+    os.execvp("unshare", ["unshare", "--mount", sys.executable, *sys.argv])
+
+work = tempfile.mkdtemp(prefix="prometheus-")
+processes = {}
+tokens = {}
+began = time.time()
+
+
+def say(text):
+    print(f"{time.time() - began:6.1f}  {text}", flush=True)
+
+
+def run(*arguments):
+    done = subprocess.run([BINARY, *arguments], cwd=work, capture_output=True, text=True)
+    assert done.returncode == 0, (arguments, done.stderr)
+    return done
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+clients = [free_port() for _ in range(3)]
+peers = [free_port() for _ in range(3)]
+scraper = free_port()
+
+
+def start(node):
+    arguments = [BINARY, "serve", "--config", "settings.yaml", "--name", f"n{node}", "--data-dir", f"disk-{node}/data"]
+    arguments += ["--listen", f"127.0.0.1:{clients[node]}", "--peer-listen", f"127.0.0.1:{peers[node]}"]
+    log = open(os.path.join(work, f"node-{node}.log"), "a")
+    processes[node] = subprocess.Popen(arguments, cwd=work, stderr=log)
+
+
+def kill(node):
+    processes[node].kill()
+    processes[node].wait()
+
+
+def post(node, function, body, token="app", timeout=10):
+    connection = http.client.HTTPConnection("127.0.0.1", clients[node], timeout=timeout)
+    try:
+        headers = {"authorization": f"Bearer {tokens.get(token, token)}"}
+        connection.request("POST", f"/v1/call/{function}", json.dumps(body), headers)
+        answer = connection.getresponse()
+        return answer.status, answer.read()
+    finally:
+        connection.close()
+
+
+def metric(node, name):
+    connection = http.client.HTTPConnection("127.0.0.1", clients[node], timeout=5)
+    try:
+        connection.request("GET", "/metrics", headers={"authorization": f"Bearer {tokens['monitor']}"})
+        page = connection.getresponse().read().decode()
+        rows = re.findall(rf"^{name}(?:{{.*}})? (\S+)$", page, re.M)
+        return sum(float(row) for row in rows)
+    except OSError:
+        return 0.0
+    finally:
+        connection.close()
+
+
+def leader():
+    for _ in range(300):
+        for node in range(3):
+            if processes[node].poll() is None and metric(node, "session_manager_is_leader") == 1:
+                return node
+        time.sleep(0.2)
+    raise SystemExit("there is no leader")
+
+
+def text(bytes_count):
+    return random.randbytes(bytes_count // 2).hex()
+
+
+def message(bytes_count):
+    return {"role": "user", "timestamp": 1, "content": [{"type": "text", "text": text(bytes_count)}]}
+
+
+stop = threading.Event()
+counts = {"ok": 0, "failed": 0}
+sessions = []
+
+
+def load(seed):
+    chance = random.Random(seed)
+    while not stop.is_set():
+        node = chance.randrange(3)
+        try:
+            session = f"s{chance.randrange(40)}"
+            status, _ = post(node, "session::ensure", {"session_id": session})
+            if status == 200:
+                status, _ = post(node, "session::append", {"session_id": session, "message": message(8 << 10)})
+            counts["ok" if status == 200 else "failed"] += 1
+        except (OSError, http.client.HTTPException):
+            counts["failed"] += 1
+        stop.wait(0.25)
+
+
+def firing():
+    connection = http.client.HTTPConnection("127.0.0.1", scraper, timeout=10)
+    connection.request("GET", "/api/v1/query?" + urllib.parse.urlencode({"query": 'ALERTS{alertstate="firing"}'}))
+    answer = json.loads(connection.getresponse().read())
+    return {row["metric"]["alertname"] for row in answer["data"]["result"]}
+
+
+seen, failed = set(), []
+
+
+def wait_for(alarms, fires, seconds=150):
+    """Waits until all alarms fire, or none of them does."""
+    until = time.time() + seconds
+    while time.time() < until:
+        now = firing()
+        seen.update(now)
+        if all((alarm in now) == fires for alarm in alarms):
+            say(f"{', '.join(alarms)}: {'fires' if fires else 'is gone'}")
+            return
+        time.sleep(1)
+    failed.append((alarms, "did not fire" if fires else "stayed"))
+    say(f"FAILED {alarms} {'did not fire' if fires else 'stayed'}; firing: {sorted(firing())}")
+
+
+def fault(alarms, make, mend):
+    make()
+    wait_for(alarms, True)
+    mend()
+    wait_for(alarms, False)
+
+
+def prepare():
+    for node in range(3):
+        disk = os.path.join(work, f"disk-{node}")
+        os.mkdir(disk)
+        subprocess.check_call(["mount", "-t", "tmpfs", "-o", f"size={DISK_MIB}m", "none", disk])
+    lines = []
+    for role in ["app", "monitor"]:
+        printed = run("token", "create", "--role", role)
+        tokens[role] = re.search(r"smt_\S+", printed.stderr)[0]
+        lines.append(printed.stdout)
+    open(os.path.join(work, "tokens"), "w").write("".join(lines))
+    open(os.path.join(work, "monitor-token"), "w").write(tokens["monitor"])
+    run("certs", "init", "--cluster", "watched")
+    run("certs", "node", "any", "127.0.0.1", "localhost", "--days", "1")
+    settings = {
+        "token_file": "tokens",
+        "peer_ca": "certs/ca.pem",
+        "peer_cert": "certs/node.pem",
+        "peer_key": "certs/node.key",
+        "discover": ",".join(f"127.0.0.1:{port}" for port in peers),
+        "bootstrap_expect": 3,
+        "max_connections": 60,
+        "call_memory_bytes": 1 << 20,
+        "call_timeout_ms": 1500,
+    }
+    json.dump(settings, open(os.path.join(work, "settings.yaml"), "w"))
+    rules = open(os.path.join(ROOT, "deploy/monitoring/rules.yaml")).read()
+    rules = re.sub(r"for: \S+", "for: 5s", rules)
+    rules = rules.replace("[10m]", "[60s]").replace("[5m]", "[20s]").replace("[1h]", "[60s]")
+    open(os.path.join(work, "rules.yaml"), "w").write(rules)
+    targets = ", ".join(f"'127.0.0.1:{port}'" for port in clients)
+    open(os.path.join(work, "prometheus.yml"), "w").write(
+        "global: {scrape_interval: 2s, evaluation_interval: 2s}\nrule_files: [rules.yaml]\nscrape_configs:\n"
+        "  - job_name: session-manager\n    authorization: {credentials_file: monitor-token}\n"
+        f"    static_configs: [{{targets: [{targets}]}}]\n"
+    )
+
+
+def disk(node):
+    space = os.statvfs(os.path.join(work, f"disk-{node}"))
+    return space.f_bavail * space.f_frsize
+
+
+def leave_free(node, bytes_count):
+    """Fills the disk of a node until this much is left."""
+    with open(os.path.join(work, f"disk-{node}", "ballast"), "ab") as ballast:
+        while disk(node) > bytes_count:
+            ballast.write(bytes(min(1 << 20, disk(node) - bytes_count)))
+            ballast.flush()
+
+
+def remove_ballast(node):
+    os.remove(os.path.join(work, f"disk-{node}", "ballast"))
+
+
+def each(seconds, work_once):
+    ended = threading.Event()
+
+    def repeat():
+        while not ended.is_set():
+            try:
+                work_once()
+            except (OSError, http.client.HTTPException):
+                pass
+            ended.wait(seconds)
+
+    threading.Thread(target=repeat, daemon=True).start()
+    return ended
+
+
+def faults():
+    # 1. Certificates that expire tomorrow, then new ones.
+    wait_for(["SessionManagerCertificateExpires"], True)
+    run("certs", "node", "any", "127.0.0.1", "localhost", "--days", "365", "--force")
+    wait_for(["SessionManagerCertificateExpires"], False)
+    # 2. A node is killed.
+    victim = (leader() + 1) % 3
+    fault(["SessionManagerNodeDown"], lambda: kill(victim), lambda: start(victim))
+    # 3. Two of three stand still.
+    still = [(leader() + 1) % 3, (leader() + 2) % 3]
+    signals = lambda name: [os.kill(processes[node].pid, name) for node in still]
+    fault(
+        ["SessionManagerNoLeader", "SessionManagerNodeWithoutLeader", "SessionManagerProposalsFail"],
+        lambda: signals(signal.SIGSTOP),
+        lambda: signals(signal.SIGCONT),
+    )
+    # 4. One leader after the other is killed.
+    def kill_leaders():
+        for _ in range(8):
+            lost = leader()
+            kill(lost)
+            leader()
+            start(lost)
+            time.sleep(2)
+    fault(["SessionManagerManyLeaderChanges"], kill_leaders, lambda: None)
+    # 5. A disk gets full.
+    node = (leader() + 1) % 3
+    fault(["SessionManagerDiskFillsUp"], lambda: leave_free(node, 50 << 20), lambda: remove_ballast(node))
+    fault(["SessionManagerDiskNearlyFull"], lambda: leave_free(node, 20 << 20), lambda: remove_ballast(node))
+    # 6. A snapshot does not fit. Deletes on a disk that is nearly full ask for one.
+    for number in range(60):
+        post(node, "session::ensure", {"session_id": f"d{number}"})
+        post(node, "session::append", {"session_id": f"d{number}", "message": message(400 << 10)})
+    def no_room():
+        leave_free(node, 18 << 20)
+        time.sleep(5)
+        for number in range(60):
+            post(node, "session::delete", {"session_id": f"d{number}"})
+    say(f"disk of node {node}: {disk(node) >> 20} MiB free")
+    fault(["SessionManagerSnapshotsFail"], no_room, lambda: remove_ballast(node))
+    # 7. Connections that nobody uses.
+    idle = []
+    def connect():
+        for _ in range(56):
+            try:
+                idle.append(socket.create_connection(("127.0.0.1", clients[node]), timeout=5))
+            except OSError:
+                pass
+    renew = each(5, lambda: (close_all(idle), connect()))
+    wait_for(["SessionManagerConnectionsExhausted"], True)
+    renew.set()
+    close_all(idle)
+    wait_for(["SessionManagerConnectionsExhausted"], False)
+    # 8. A subscriber that does not read.
+    stuck = []
+    def subscribe():
+        reader = socket.socket()
+        reader.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        reader.connect(("127.0.0.1", clients[node]))
+        head = f"GET /v1/events HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {tokens['app']}\r\n\r\n"
+        reader.sendall(head.encode())
+        stuck.append(reader)
+    subscribe()
+    more = each(0.1, lambda: post(node, "session::append", {"session_id": "s1", "message": message(200 << 10)}))
+    wait_for(["SessionManagerSubscribersBehind"], True)
+    more.set()
+    close_all(stuck)
+    wait_for(["SessionManagerSubscribersBehind"], False)
+    # 9. A token that nobody knows.
+    wrong = each(0.1, lambda: post(node, "session::list", {}, token="wrong"))
+    wait_for(["SessionManagerLoginsRefused"], True)
+    wrong.set()
+    wait_for(["SessionManagerLoginsRefused"], False)
+    # 10. More large calls than there is memory for.
+    large = [each(0, lambda: post(node, "session::append", {"session_id": "s2", "message": message(1 << 20)})) for _ in range(24)]
+    wait_for(["SessionManagerCallsNotAdmitted"], True)
+    for one in large:
+        one.set()
+    wait_for(["SessionManagerCallsNotAdmitted"], False)
+    # 11. A disk that stands still for moments, with its node.
+    process = processes[node].pid
+    def pause():
+        os.kill(process, signal.SIGSTOP)
+        time.sleep(0.6)
+        os.kill(process, signal.SIGCONT)
+    slow = each(0.3, pause)
+    wait_for(["SessionManagerSlowDisk"], True)
+    slow.set()
+    time.sleep(1)
+    wait_for(["SessionManagerSlowDisk"], False)
+
+
+def close_all(sockets):
+    while sockets:
+        sockets.pop().close()
+
+
+try:
+    prepare()
+    for node in range(3):
+        start(node)
+    leader()
+    promtool = os.path.join(os.path.dirname(PROMETHEUS), "promtool")
+    connection = http.client.HTTPConnection("127.0.0.1", clients[0])
+    connection.request("GET", "/metrics", headers={"authorization": f"Bearer {tokens['monitor']}"})
+    page = connection.getresponse().read()
+    for arguments, given in [(["check", "metrics"], page), (["check", "rules", "rules.yaml"], None), (["check", "config", "prometheus.yml"], None)]:
+        done = subprocess.run([promtool, *arguments], cwd=work, input=given, capture_output=True)
+        assert done.returncode == 0 and not done.stderr, (arguments, done.stdout, done.stderr)
+        say(f"promtool {' '.join(arguments)}: accepted")
+    arguments = [PROMETHEUS, "--config.file=prometheus.yml", f"--web.listen-address=127.0.0.1:{scraper}"]
+    watching = subprocess.Popen([*arguments, "--storage.tsdb.path=tsdb"], cwd=work, stderr=open(os.path.join(work, "prometheus.log"), "w"))
+    threads = [threading.Thread(target=load, args=(seed,), daemon=True) for seed in range(6)]
+    [thread.start() for thread in threads]
+    time.sleep(10)
+    faults()
+    while time.time() - began < SECONDS:
+        lost = leader()
+        kill(lost)
+        time.sleep(10)
+        start(lost)
+        time.sleep(15)
+    stop.set()
+    time.sleep(20)
+    query = urllib.parse.urlencode({"query": 'sum_over_time(up[1h])'})
+    connection = http.client.HTTPConnection("127.0.0.1", scraper, timeout=10)
+    connection.request("GET", "/api/v1/query?" + query)
+    scrapes = {row["metric"]["instance"]: row["value"][1] for row in json.loads(connection.getresponse().read())["data"]["result"]}
+    say(f"scrapes that succeeded: {scrapes}; load: {counts}; seen: {sorted(seen)}; at the end: {sorted(firing())}")
+    say("all alarms fired and went" if not failed else f"FAILED: {failed}")
+finally:
+    stop.set()
+    for process in processes.values():
+        process.send_signal(signal.SIGCONT)
+        process.kill()
+        process.wait()
+    if "watching" in globals():
+        watching.kill()
+        watching.wait()
+    for node in range(3):
+        subprocess.run(["umount", "-l", os.path.join(work, f"disk-{node}")], stderr=subprocess.DEVNULL)
+    if not failed:
+        shutil.rmtree(work, ignore_errors=True)
+sys.exit(1 if failed else 0)
