@@ -249,7 +249,7 @@ export function sessionPage(query, id) {
                         title: 'Branches (t)',
                     },
                     icon('branch'),
-                    branches > 1 ? [h('span.number', null, count(branches)), h('span', null, 'branches')] : null,
+                    branches > 1 ? [h('span.number', null, count(branches)), ' ', h('span', null, 'branches')] : null,
                     branches > 1 ? null : h('span', null, 'Branches'),
                 ),
                 iconButton(

@@ -354,7 +354,7 @@ export function sessionsPage(query) {
                           'a.fork',
                           {
                               href: `#/sessions/${encodeURIComponent(meta.forked_from)}`,
-                              'aria-label': `forked from ${meta.forked_from}`,
+                              'aria-label': `fork of ${meta.forked_from}`,
                               title: `forked from ${meta.forked_from}`,
                           },
                           icon('fork'),
