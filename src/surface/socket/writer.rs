@@ -7,7 +7,7 @@ use std::time::Duration;
 use futures::SinkExt;
 use futures::stream::SplitSink;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout, timeout_at};
 use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::protocol::CloseFrame;
 use tokio_tungstenite::tungstenite::{Error as WsError, Message};
@@ -39,13 +39,18 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Writer<S> {
     /// everything once it has the given event.
     pub async fn run(mut self, outbox: &Outbox, probe: &Probe, complete: impl Fn(Sent) -> Option<Position>) {
         let ping = || probe.ping(probe.written().and_then(&complete));
+        // Whatever is written: a client that only listens says nothing but pongs.
+        let mut ping_at = Instant::now() + self.limits.ping_after;
         loop {
-            match timeout(self.limits.ping_after, outbox.next()).await {
-                Err(_) => {
-                    if self.write(outbox, ping(), true).await.is_err() {
-                        return;
-                    }
+            if ping_at <= Instant::now() {
+                ping_at = Instant::now() + self.limits.ping_after;
+                if self.write(outbox, ping(), true).await.is_err() && !outbox.cut_token().is_cancelled() {
+                    return;
                 }
+            }
+            match timeout_at(ping_at, outbox.next()).await {
+                // It is time for a ping.
+                Err(_) => {}
                 Ok(Next::Write(text, class)) => {
                     let flush = outbox.is_empty();
                     if self.write(outbox, Message::Text(text.clone()), flush).await.is_err() {
@@ -96,5 +101,41 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Writer<S> {
         }
         let frame = CloseFrame { code: code.into(), reason: reason[..end].into() };
         self.sink.send(Message::Close(Some(frame))).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::StreamExt;
+    use tokio_tungstenite::tungstenite::protocol::Role;
+
+    use super::*;
+    use crate::surface::socket::intake::Intake;
+    use crate::surface::socket::open;
+    use crate::surface::socket::outbox::OutboxLimits;
+
+    /// A front-end that only listens answers pings, and says nothing else.
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_is_written_to_all_the_time_is_pinged_all_the_same() {
+        let limits = SocketLimits::default();
+        let (ours, theirs) = tokio::io::duplex(1 << 16);
+        let intake = Intake::new(limits.message_bytes_max, limits.message_bytes_max);
+        let (writer, _reader) = open(ours, limits.clone(), &intake).await;
+        let (outbox, probe) = (Outbox::new(OutboxLimits::default(), std::sync::Arc::default()), Probe::default());
+        let mut client = WebSocketStream::from_raw_socket(theirs, Role::Client, None).await;
+        let begun = Instant::now();
+        let talk = async {
+            loop {
+                outbox.push("news".into(), Class::Other);
+                tokio::time::sleep(limits.ping_after / 10).await;
+            }
+        };
+        let pinged = async { while !matches!(client.next().await, Some(Ok(Message::Ping(_)))) {} };
+        tokio::select! {
+            () = pinged => {}
+            () = talk => {}
+            () = writer.run(&outbox, &probe, |_| None) => {}
+        }
+        assert!(begun.elapsed() < limits.ping_after * 2, "{:?}", begun.elapsed());
     }
 }
