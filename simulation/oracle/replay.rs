@@ -19,7 +19,6 @@ use session_manager::machine::event::Event;
 use session_manager::machine::ids::{RequestId, SessionId};
 use session_manager::machine::json::Json;
 use session_manager::machine::long::PendingFork;
-use session_manager::machine::model::profile::Terms;
 use session_manager::machine::refusal::{Fault, Refusal};
 use session_manager::machine::scope::Scope;
 use session_manager::machine::stamp::Stamp;
@@ -37,7 +36,7 @@ use xxhash_rust::xxh3::Xxh3;
 use crate::history::{History, Operation};
 
 /// The limits of every node in a run.
-pub const LIMITS: Limits = Limits { default_list_limit: 50, max_list_limit: 500, model: Terms::DEFAULT };
+pub const LIMITS: Limits = Limits::DEFAULT;
 
 /// A state: ordered pairs. The search for an order of calls compares and copies states very often, so pairs are shared,
 /// and states are compared by the sum of the hashes of their pairs.

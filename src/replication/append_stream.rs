@@ -24,9 +24,9 @@ use super::pieces::{self, Pieces};
 use super::replica::Raft;
 use super::types::{LogId, Types};
 use super::wire;
+use crate::blocking::block;
 use crate::planted::{self, Bug};
 use crate::proto::peer::{AppendRequest, AppendResponse, Hop};
-use crate::storage::blocking::block;
 
 /// Requests in flight. A small number: what waits meanwhile is sent together, and shares the follower's next write.
 const IN_FLIGHT_MAX: usize = 4;

@@ -1,6 +1,5 @@
 //! Owns: an edge for scenarios: a bridge and its main in one process, connected by function calls instead of sockets.
 
-use session_manager::machine::model::profile::Terms;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -18,7 +17,6 @@ use session_manager::proposal::bridge::connection::{
 use session_manager::proposal::bridge::error::BridgeError;
 use session_manager::proposal::bridge::{Address, BridgeAdapter, BridgeSettings};
 use session_manager::proposal::local::LocalAdapter;
-use session_manager::requests::Limits;
 use session_manager::requests::store::about::Introduction;
 use session_manager::surface::calls::{Calls, Runtime};
 use session_manager::surface::{Call, CallError, Caller, Door, Service};
@@ -57,15 +55,7 @@ impl Main {
         // Without a queue, publishing delivers at once, so tests need not wait.
         let feed = Feed::new(FeedSettings { queue_bytes_max: 0, ..FeedSettings::default() });
         let adapter = Arc::new(LocalAdapter::memory(mint.clone(), feed.clone()));
-        let limits = Limits { default_list_limit: 50, max_list_limit: 500, model: Terms::DEFAULT };
-        let calls = Arc::new(Calls::new(Runtime {
-            adapter,
-            limits,
-            legacy_names: true,
-            authoritative: true,
-            keeps_turns: true,
-            call_timeout: Duration::from_secs(30),
-        }));
+        let calls = Arc::new(Calls::new(Runtime::new(adapter)));
         let described = feed.clone();
         calls.introduce_with(Arc::new(move |_| Introduction {
             instance: "main".to_owned(),

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
-use futures::{SinkExt, StreamExt};
+use futures::SinkExt;
 use serde_json::{Value, json};
 use session_manager::access::Role;
 use session_manager::access::token::TokenHash;
@@ -13,8 +13,8 @@ use tempfile::TempDir;
 use tokio::net::TcpStream;
 use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::tungstenite::client::IntoClientRequest;
-use tokio_tungstenite::{MaybeTlsStream, WebSocketStream};
 
+pub use crate::gateway_client::{Client, Heard};
 use crate::json_shorthand::{self, Variables};
 
 /// Long enough for a busy machine. What takes longer counts as a failure.
@@ -39,51 +39,9 @@ impl fmt::Debug for GatewayWorld {
     }
 }
 
-/// A front-end or a driver.
-pub struct Client {
-    socket: WebSocketStream<MaybeTlsStream<TcpStream>>,
-}
-
-/// What the node sent.
-#[derive(Debug)]
-pub enum Heard {
-    Frame(Value),
-    Closed(u16),
-}
-
 impl Client {
     pub async fn send(&mut self, message: Message) {
-        self.socket.send(message).await.expect("the connection is open");
-    }
-
-    pub async fn hear(&mut self) -> Heard {
-        loop {
-            let message = tokio::time::timeout(PATIENCE, self.socket.next()).await.expect("a frame in time");
-            match message {
-                Some(Ok(Message::Text(text))) => return Heard::Frame(serde_json::from_str(&text).expect("JSON")),
-                Some(Ok(Message::Close(frame))) => return Heard::Closed(frame.map_or(1005, |frame| frame.code.into())),
-                Some(Ok(_)) => {}
-                Some(Err(_)) | None => return Heard::Closed(1006),
-            }
-        }
-    }
-
-    pub async fn frame(&mut self) -> Value {
-        match self.hear().await {
-            Heard::Frame(frame) => frame,
-            Heard::Closed(code) => panic!("the connection was closed with {code}"),
-        }
-    }
-
-    /// The next frame of a type. An error ends the wait.
-    pub async fn next_of(&mut self, kind: &str) -> Value {
-        loop {
-            let frame = self.frame().await;
-            if frame["type"] == kind {
-                return frame;
-            }
-            assert_ne!(frame["type"], "error", "{kind} was expected: {frame}");
-        }
+        self.0.send(message).await.expect("the connection is open");
     }
 }
 
@@ -131,7 +89,7 @@ impl GatewayWorld {
             request.headers_mut().insert(*header, value.parse().expect("a header"));
         }
         match tokio_tungstenite::connect_async(request).await {
-            Ok((socket, _)) => drop(self.clients.insert(name.to_owned(), Client { socket })),
+            Ok((socket, _)) => drop(self.clients.insert(name.to_owned(), Client(socket))),
             Err(tokio_tungstenite::tungstenite::Error::Http(response)) => {
                 self.refused = Some(response.status().as_u16())
             }

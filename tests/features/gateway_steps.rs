@@ -42,7 +42,7 @@ async fn connects_from(world: &mut GatewayWorld, name: String, origin: String) {
 #[when(regex = r#"^(\w+) is there$"#)]
 async fn is_there(world: &mut GatewayWorld, name: String) {
     world.connect(&name, "/ws", &[]).await;
-    world.client(&name).next_of("authenticated").await;
+    world.client(&name).expect("authenticated").await;
 }
 
 #[given(regex = r#"^(\w+) is there with the token "(.*?)"$"#)]
@@ -50,7 +50,7 @@ async fn is_there_with(world: &mut GatewayWorld, name: String, token: String) {
     world.connect(&name, "/ws", &[]).await;
     let client = world.client(&name);
     client.send(Message::text(json!({"type": "authenticate", "token": token}).to_string())).await;
-    client.next_of("authenticated").await;
+    client.expect("authenticated").await;
 }
 
 #[given(regex = r#"^(\w+) sends (\{.*\})$"#)]
@@ -89,7 +89,7 @@ async fn sends_often(world: &mut GatewayWorld, name: String, times: usize, messa
 #[when(regex = r#"^(\w+) gets (\{.*\})$"#)]
 async fn gets(world: &mut GatewayWorld, name: String, expected: String) {
     let kind = world.json(&expected)["type"].as_str().expect("a type").to_owned();
-    let frame = world.client(&name).next_of(&kind).await;
+    let frame = world.client(&name).expect(&kind).await;
     world.compare(&expected, &frame);
 }
 
@@ -142,7 +142,7 @@ async fn gets_error(world: &mut GatewayWorld, name: String, code: String) {
 #[then(regex = r#"^(\w+) is disconnected with (\d+)$"#)]
 async fn is_disconnected(world: &mut GatewayWorld, name: String, code: u16) {
     loop {
-        if let Heard::Closed(found) = world.client(&name).hear().await {
+        if let Heard::Closed(found) = world.client(&name).next().await {
             assert_eq!(found, code);
             return;
         }
@@ -171,14 +171,14 @@ async fn a_driver(world: &mut GatewayWorld, name: String) {
     is_there(world, name.clone()).await;
     let attach = json!({"type": "attach_driver", "driver_id": name, "agent_types": ["coder"], "families": ["files"]});
     world.client(&name).send(Message::text(attach.to_string())).await;
-    world.client(&name).next_of("driver_attached").await;
+    world.client(&name).expect("driver_attached").await;
 }
 
 #[given(regex = r#"^(\w+) has a session "(\w+)"$"#)]
 async fn has_a_session(world: &mut GatewayWorld, name: String, variable: String) {
     let create = json!({"type": "create_session", "agentType": "coder", "name": variable});
     world.client(&name).send(Message::text(create.to_string())).await;
-    let created = world.client(&name).next_of("session_created").await;
+    let created = world.client(&name).expect("session_created").await;
     world.variables.insert(variable, created["session"]["id"].clone());
 }
 
@@ -189,7 +189,7 @@ async fn runs_a_turn(world: &mut GatewayWorld, name: String, turn: String, sessi
     let id = world.variables[&session].clone();
     let run = json!({"type": "run_turn", "sessionId": id, "text": format!("please {turn}"), "clientTurnId": turn});
     world.client(&name).send(Message::text(run.to_string())).await;
-    let command = world.client(&driver).next_of("driver_command").await;
+    let command = world.client(&driver).expect("driver_command").await;
     assert_eq!(command["command"], "run_turn", "{command}");
     let accepted = json!({"type": "command_result", "command_id": command["command_id"], "accepted": true});
     world.client(&driver).send(Message::text(accepted.to_string())).await;
@@ -217,7 +217,7 @@ async fn emit(world: &mut GatewayWorld, name: &str, turn: &str, events: Vec<Valu
     let client = world.client(name);
     let batch = json!({"type": "emit", "turn_id": turn_id, "n": n, "events": events});
     client.send(Message::text(batch.to_string())).await;
-    let emitted = client.next_of("emitted").await;
+    let emitted = client.expect("emitted").await;
     assert_eq!(emitted["next_n"], n + 1, "{emitted}");
     world.batches.insert(name.to_owned(), n + 1);
 }

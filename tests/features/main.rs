@@ -14,6 +14,8 @@ mod engine;
 mod engine_steps;
 mod event_recorder;
 mod gateway;
+#[path = "../process/gateway_client.rs"]
+mod gateway_client;
 mod gateway_steps;
 mod json_shorthand;
 mod node;
@@ -22,12 +24,15 @@ mod report;
 mod steps;
 mod world;
 
+use std::fmt::Debug;
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::Instant;
 
-use cucumber::World as _;
+use cucumber::codegen::WorldInventory;
+use cucumber::event::ScenarioFinished;
 use cucumber::gherkin::{Feature, Scenario, Step};
+use futures::future::LocalBoxFuture;
 use session_manager::events::filter::STORE_EVENTS;
 
 use crate::engine::{ENGINE, EngineKind, EngineWorld};
@@ -82,33 +87,73 @@ async fn main() -> ExitCode {
     if failures == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-async fn round(kind: Kind, asked: Vec<String>) -> Report {
-    let features = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/features");
-    let wanted = move |feature: &Feature, scenario: &Scenario| {
+/// What ends a scenario.
+trait Finish: cucumber::World + WorldInventory + Debug {
+    fn finish<'a>(&'a mut self, passed: bool) -> LocalBoxFuture<'a, ()>;
+}
+
+impl Finish for World {
+    fn finish<'a>(&'a mut self, passed: bool) -> LocalBoxFuture<'a, ()> {
+        Box::pin(async move {
+            // A scenario that failed has not asserted everything, and has failed already.
+            if passed {
+                self.finish().await;
+            }
+        })
+    }
+}
+
+impl Finish for EngineWorld {
+    fn finish<'a>(&'a mut self, _passed: bool) -> LocalBoxFuture<'a, ()> {
+        Box::pin(self.finish())
+    }
+}
+
+impl Finish for GatewayWorld {
+    fn finish<'a>(&'a mut self, _passed: bool) -> LocalBoxFuture<'a, ()> {
+        Box::pin(self.finish())
+    }
+}
+
+/// Runs the scenarios that are wanted, and of them those whose name or file contains a word that was asked for.
+async fn run<W: Finish>(
+    store: &'static str,
+    at_once: usize,
+    asked: Vec<String>,
+    wanted: impl Fn(&Feature, &Scenario) -> bool + 'static,
+) -> Report {
+    let named = move |feature: &Feature, scenario: &Scenario| {
         let file = feature.path.as_ref().map(|path| path.to_string_lossy().into_owned()).unwrap_or_default();
         let named = |word: &String| scenario.name.contains(word.as_str()) || file.contains(word.as_str());
-        // Only a node that holds data serves the raw store protocol; an edge does not.
-        let raw = |step: &Step| step.value.contains("session::store::") && !step.value.contains(STORE_EVENTS);
-        let background = feature.background.iter().flat_map(|background| &background.steps);
-        if kind.is_edge() && background.chain(&scenario.steps).any(raw) {
-            return false;
-        }
-        kind.runs(&feature.tags) && kind.runs(&scenario.tags) && (asked.is_empty() || asked.iter().any(named))
+        asked.is_empty() || asked.iter().any(named)
     };
-    World::cucumber()
-        .max_concurrent_scenarios(SCENARIOS_AT_ONCE)
-        .with_writer(Report { store: kind.name(), ..Report::default() })
+    W::cucumber()
+        .max_concurrent_scenarios(at_once)
+        .with_writer(Report { store, ..Report::default() })
         .after(|_, _, _, finished, world| {
             Box::pin(async move {
-                if let (cucumber::event::ScenarioFinished::StepPassed, Some(world)) = (finished, world) {
-                    world.finish().await;
+                if let Some(world) = world {
+                    Finish::finish(world, matches!(finished, ScenarioFinished::StepPassed)).await;
                 }
             })
         })
         // Last, because a new writer resets the options.
         .with_default_cli()
-        .filter_run(features, move |feature, _, scenario| wanted(feature, scenario))
+        .filter_run(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/features"), move |feature, _, scenario| {
+            wanted(feature, scenario) && named(feature, scenario)
+        })
         .await
+}
+
+async fn round(kind: Kind, asked: Vec<String>) -> Report {
+    run::<World>(kind.name(), SCENARIOS_AT_ONCE, asked, move |feature, scenario| {
+        // Only a node that holds data serves the raw store protocol; an edge does not.
+        let raw = |step: &Step| step.value.contains("session::store::") && !step.value.contains(STORE_EVENTS);
+        let background = feature.background.iter().flat_map(|background| &background.steps);
+        let is_raw = background.chain(&scenario.steps).any(raw);
+        !(kind.is_edge() && is_raw) && kind.runs(&feature.tags) && kind.runs(&scenario.tags)
+    })
+    .await
 }
 
 fn real_engine() -> Option<EngineKind> {
@@ -117,50 +162,17 @@ fn real_engine() -> Option<EngineKind> {
 
 /// The scenarios tagged @engine. On a real engine they run one at a time, because they share its configuration.
 async fn engine_round(kind: EngineKind, asked: Vec<String>) -> Report {
-    let features = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/features");
-    let (store, at_once) = (kind.name(), if kind == EngineKind::Embedded { ENGINE_SCENARIOS_AT_ONCE } else { 1 });
-    let wanted = move |feature: &Feature, scenario: &Scenario| {
-        let file = feature.path.as_ref().map(|path| path.to_string_lossy().into_owned()).unwrap_or_default();
-        let named = |word: &String| scenario.name.contains(word.as_str()) || file.contains(word.as_str());
-        let tagged = feature.tags.iter().any(|tag| tag == "engine");
-        tagged && kind.runs(&scenario.tags) && (asked.is_empty() || asked.iter().any(named))
-    };
-    EngineWorld::cucumber()
-        .max_concurrent_scenarios(at_once)
-        .with_writer(Report { store, ..Report::default() })
-        .after(|_, _, _, _, world| {
-            Box::pin(async move {
-                if let Some(world) = world {
-                    world.finish().await;
-                }
-            })
-        })
-        // Last, because a new writer resets the options.
-        .with_default_cli()
-        .filter_run(features, move |feature, _, scenario| wanted(feature, scenario))
-        .await
+    let at_once = if kind == EngineKind::Embedded { ENGINE_SCENARIOS_AT_ONCE } else { 1 };
+    run::<EngineWorld>(kind.name(), at_once, asked, move |feature, scenario| {
+        feature.tags.iter().any(|tag| tag == "engine") && kind.runs(&scenario.tags)
+    })
+    .await
 }
 
 /// The scenarios tagged @gateway.
 async fn gateway_round(asked: Vec<String>) -> Report {
-    let features = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/features");
-    let wanted = move |feature: &Feature, scenario: &Scenario| {
-        let file = feature.path.as_ref().map(|path| path.to_string_lossy().into_owned()).unwrap_or_default();
-        let named = |word: &String| scenario.name.contains(word.as_str()) || file.contains(word.as_str());
-        feature.tags.iter().any(|tag| tag == "gateway") && (asked.is_empty() || asked.iter().any(named))
-    };
-    GatewayWorld::cucumber()
-        .max_concurrent_scenarios(SCENARIOS_AT_ONCE)
-        .with_writer(Report { store: "the gateway", ..Report::default() })
-        .after(|_, _, _, _, world| {
-            Box::pin(async move {
-                if let Some(world) = world {
-                    world.finish().await;
-                }
-            })
-        })
-        // Last, because a new writer resets the options.
-        .with_default_cli()
-        .filter_run(features, move |feature, _, scenario| wanted(feature, scenario))
-        .await
+    run::<GatewayWorld>("the gateway", SCENARIOS_AT_ONCE, asked, |feature, _| {
+        feature.tags.iter().any(|tag| tag == "gateway")
+    })
+    .await
 }

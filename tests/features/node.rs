@@ -7,7 +7,6 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use session_manager::machine::ids::RequestId;
-use session_manager::machine::model::profile::Terms;
 use session_manager::machine::stamp::Stamp;
 use session_manager::machine::{Command, Found, Query};
 use session_manager::mint::Mint;
@@ -134,7 +133,7 @@ pub struct Settings {
 impl Node {
     pub async fn start(kind: Kind) -> Node {
         let mint = CountingMint { now_ms: AtomicI64::new(1_700_000_000_000), next: AtomicU64::new(1) };
-        let limits = Limits { default_list_limit: 50, max_list_limit: 500, model: Terms::DEFAULT };
+        let limits = Limits::DEFAULT;
         let mut node = Node {
             kind,
             mint: Arc::new(mint),

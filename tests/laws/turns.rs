@@ -9,7 +9,6 @@ use session_manager::machine::apply::long;
 use session_manager::machine::event::{Event, EventKind};
 use session_manager::machine::ids::SessionId;
 use session_manager::machine::long::Steps;
-use session_manager::machine::model::profile::Terms;
 use session_manager::machine::scope::Scope;
 use session_manager::machine::turn::driver::DriverRecord;
 use session_manager::machine::turn::due;
@@ -23,7 +22,7 @@ use session_manager::storage::state::memory::MemoryStore;
 
 use crate::applied_log::{Run, stamped};
 
-const LIMITS: Limits = Limits { default_list_limit: 50, max_list_limit: 500, model: Terms::DEFAULT };
+const LIMITS: Limits = Limits::DEFAULT;
 
 /// A node without a network: calls are decided, applied and answered as in the product.
 pub struct World {

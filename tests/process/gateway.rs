@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use futures::{SinkExt, StreamExt};
+use futures::SinkExt;
 use serde_json::{Value, json};
 use session_manager::access::Role;
 use session_manager::access::token::TokenHash;
@@ -12,8 +12,8 @@ use session_manager::node::{Node, NodeSettings};
 use tokio::net::TcpStream;
 use tokio_tungstenite::tungstenite::client::IntoClientRequest;
 use tokio_tungstenite::tungstenite::{Error as WsError, Message};
-use tokio_tungstenite::{MaybeTlsStream, WebSocketStream};
 
+use crate::gateway_client::{Client, Heard};
 use crate::node::NodeProcess;
 
 const SOON: Duration = Duration::from_secs(30);
@@ -33,16 +33,6 @@ async fn closed_node(dir: &Path, tokens: &[(&str, Role, &str)]) -> Node {
     let mut settings = NodeSettings::on_free_port(&dir.join("data"));
     settings.config.token_file = Some(file);
     Node::start(settings).await.expect("the node starts")
-}
-
-/// A front-end.
-pub struct Client(WebSocketStream<MaybeTlsStream<TcpStream>>);
-
-/// What the server sent.
-#[derive(Debug)]
-pub enum Heard {
-    Frame(Value),
-    Closed(u16),
 }
 
 impl Client {
@@ -82,36 +72,6 @@ impl Client {
 
     pub async fn send(&mut self, message: Value) {
         self.0.send(Message::text(message.to_string())).await.unwrap();
-    }
-
-    pub async fn next(&mut self) -> Heard {
-        loop {
-            let message = tokio::time::timeout(SOON, self.0.next()).await.expect("a frame in time");
-            match message {
-                Some(Ok(Message::Text(text))) => return Heard::Frame(serde_json::from_str(&text).expect("JSON")),
-                Some(Ok(Message::Close(frame))) => return Heard::Closed(frame.map_or(1005, |frame| frame.code.into())),
-                Some(Ok(_)) => {}
-                Some(Err(_)) | None => return Heard::Closed(1006),
-            }
-        }
-    }
-
-    pub async fn frame(&mut self) -> Value {
-        match self.next().await {
-            Heard::Frame(frame) => frame,
-            Heard::Closed(code) => panic!("closed with {code}"),
-        }
-    }
-
-    /// The next frame of a type; skips others.
-    pub async fn expect(&mut self, kind: &str) -> Value {
-        loop {
-            let frame = self.frame().await;
-            if frame["type"] == kind {
-                return frame;
-            }
-            assert_ne!(frame["type"], "error", "{kind} was expected: {frame}");
-        }
     }
 
     /// The code of the next error; skips other frames.
