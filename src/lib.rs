@@ -20,6 +20,7 @@ pub mod config;
 pub mod node;
 pub mod sockets;
 pub mod mint;
+pub mod blocking;
 
 // Commands that work on running nodes, through the same ports as any client.
 pub mod admin;

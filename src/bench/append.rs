@@ -22,10 +22,10 @@ Examples:
   session-manager bench append --with postgres,nats,etcd --svg append.svg
   session-manager bench append --node ws://10.0.0.1:49134 --node ws://10.0.0.2:49134 --node ws://10.0.0.3:49134
 
-Every client appends messages of 1 KiB to its own session, one after the other. A message is acknowledged when a
-quorum has it on disk. The first client talks to the leader, the next ones to the other nodes in turn. etcd gets the
-same bytes from as many clients, one key per message. PostgreSQL gets one row and NATS one message of a stream for each;
-the report says when each of them acknowledges.";
+Every client appends messages of 1 KiB to its own session, one after the other. A message is acknowledged when a \
+quorum has it on disk. The first client talks to the leader, the next ones to the other nodes in turn. etcd gets the \
+same bytes from as many clients, one key per message. PostgreSQL gets one row and NATS one message of a stream for \
+each; the report says when each of them acknowledges.";
 
 /// Measure durable, replicated appends of 1 KiB
 #[derive(Debug, Clone, Args)]

@@ -38,7 +38,7 @@ Examples:
   session-manager bench cost
   session-manager bench cost --entries 100000 --with-etcd
 
-Fills the store with messages of 1 KiB, waits until it is idle, and reports for one node: peak and idle memory, disk
+Fills the store with messages of 1 KiB, waits until it is idle, and reports for one node: peak and idle memory, disk \
 space, and the time from starting a stopped or killed node until it answers a linearizable read. Takes minutes.";
 
 /// Measure memory, disk space and restart time of a large store

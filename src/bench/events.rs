@@ -39,8 +39,8 @@ Examples:
   session-manager bench events --subscribers 1,100,1000 --rate 100 --seconds 20
   session-manager bench events --with-etcd --json events.json
 
-Messages of 1 KiB are appended to one session at a steady rate, through all nodes in turn. Subscribers to
-session::message-added are spread over all nodes. The time counts from sending the call, so it includes the write.
+Messages of 1 KiB are appended to one session at a steady rate, through all nodes in turn. Subscribers to \
+session::message-added are spread over all nodes. The time counts from sending the call, so it includes the write. \
 etcd gets the same writes and watchers on their keys.";
 
 /// Measure the time from a write to its event at the subscribers

@@ -29,7 +29,7 @@ Examples:
   session-manager bench growth
   session-manager bench growth --sessions 20000 --entries 10000 --rounds 50
 
-Starts two nodes with temporary data, fills one with few and one with many sessions, and reads the same pages from
+Starts two nodes with temporary data, fills one with few and one with many sessions, and reads the same pages from \
 both in turn. Exits 1 if a goal is missed.";
 
 /// Measure the time of a page in a small and in a large store

@@ -27,8 +27,8 @@ Examples:
   session-manager bench messages --with-etcd --seconds 10
   session-manager bench messages --clients 1,32 --door http --json -
 
-Every client reads pages of 100 messages of 1 KiB from 32 transcripts, one page after the other. Reads are
-linearizable: a page contains every message that was acknowledged before the read started. etcd reads ranges of 100
+Every client reads pages of 100 messages of 1 KiB from 32 transcripts, one page after the other. Reads are \
+linearizable: a page contains every message that was acknowledged before the read started. etcd reads ranges of 100 \
 keys with the same bytes.";
 
 /// Measure linearizable reads of pages of 100 messages

@@ -45,9 +45,9 @@ Examples:
   session-manager bench neighbours
   session-manager bench neighbours --entries 100000 --clients 32 --json neighbours.json
 
-Fills one session with messages of 1 KiB, finds the highest rate of the writers, and lets them write at half of it, each
-to its own session. Then another client forks the long session, reads all of it with a filter that matches nothing,
-exports it, lists it as raw entries, lists sessions, and deletes the fork. A writer has one call at a time; one that is
+Fills one session with messages of 1 KiB, finds the highest rate of the writers, and lets them write at half of it, \
+each to its own session. Then another client forks the long session, reads all of it with a filter that matches nothing, \
+exports it, lists it as raw entries, lists sessions, and deletes the fork. A writer has one call at a time; one that is \
 late does not catch up, so the rate of each part shows how much the writers were held back. Takes minutes.";
 
 /// Measure writers while another client works on a very long session

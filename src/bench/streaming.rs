@@ -25,8 +25,8 @@ Examples:
   session-manager bench streaming
   session-manager bench streaming --updates 300 --bytes 8192 --with-etcd
 
-A client sends a growing reply with session::update-message, with the full content each time, as applications do. The
-report compares the bytes in each node's log (the bytes that were replicated) with the bytes of all updates in full,
+A client sends a growing reply with session::update-message, with the full content each time, as applications do. The \
+report compares the bytes in each node's log (the bytes that were replicated) with the bytes of all updates in full, \
 which is what etcd writes.";
 
 /// Measure the bytes that are replicated while a reply grows

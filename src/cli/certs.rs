@@ -23,8 +23,9 @@ Examples:
   session-manager certs client ops --role admin              make ops.pem and ops.key, for `session-manager cluster`
   session-manager certs show                                 list the certificates and when they expire
 
-A node uses them with `serve --tls-cert node-1.pem --tls-key node-1.key --peer-ca ca.pem`. Keep ca.key off the nodes: who
-has it can act as any node. To renew a certificate, run the same command again with --force; nodes read it by themselves.";
+A node uses them with `serve --tls-cert node-1.pem --tls-key node-1.key --peer-ca ca.pem`. Keep ca.key off the nodes: \
+with it, anybody can act as any node. To renew a certificate, run the same command again with --force; nodes read it \
+by themselves.";
 
 /// Make and show the certificates of a cluster
 #[derive(Debug, Args)]

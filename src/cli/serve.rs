@@ -38,7 +38,7 @@ Examples:
   session-manager serve --listen 0.0.0.0:49134 --token-file tokens --tls-cert node-1.pem --tls-key node-1.key
   session-manager serve --url ws://127.0.0.1:49134       attach to a running iii engine
 
-SIGTERM and Ctrl-C finish the calls in progress, close the store and exit 0. A second signal exits at once. SIGHUP
+SIGTERM and Ctrl-C finish the calls in progress, close the store and exit 0. A second signal exits at once. SIGHUP \
 reloads the configuration. Exit code 2: bad configuration, a busy port, or a data directory that is locked or not ours.";
 
 /// Run a node (the default)

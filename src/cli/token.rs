@@ -19,7 +19,7 @@ Examples:
   session-manager token create --role app --scope owner=u_1 --expires 90d
   session-manager token create --role reader --name dashboard >> /etc/session-manager/tokens
 
-The token is printed on stderr, once; only its hash is stored. The line for the token file is printed on stdout. A node
+The token is printed on stderr, once; only its hash is stored. The line for the token file is printed on stdout. A node \
 reads the file with `serve --token-file FILE` and again whenever it changes. Delete a line to revoke its token.";
 
 /// Make tokens for callers of a node

@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::errors::FilterError;
 use crate::machine::event::{Event, EventKind};
 use crate::machine::ids::SessionId;
-use crate::machine::json::Object;
+use crate::machine::json::{Object, kind_of};
 use crate::machine::message::Role;
 use crate::machine::scope::Scope;
 use crate::machine::session::metadata_matches;
@@ -280,17 +280,6 @@ fn families(trigger_type: &str, value: &Value) -> Result<BTreeMap<String, String
     let fields = value.as_object().ok_or_else(wrong)?;
     let function = |(name, id): (&String, &Value)| Some((name.clone(), id.as_str()?.to_owned()));
     fields.iter().map(|field| function(field).ok_or_else(wrong)).collect()
-}
-
-fn kind_of(value: &Value) -> &'static str {
-    match value {
-        Value::Null => "null",
-        Value::Bool(_) => "a boolean",
-        Value::Number(_) => "a number",
-        Value::String(_) => "a string",
-        Value::Array(_) => "an array",
-        Value::Object(_) => "an object",
-    }
 }
 
 #[cfg(test)]

@@ -15,6 +15,19 @@ use serde_json::value::RawValue;
 /// An app-defined JSON object (`metadata`, `origin`). Ordered, so that equal objects print equal text.
 pub type Object = serde_json::Map<String, serde_json::Value>;
 
+/// The kind of a value, for error messages.
+pub fn kind_of(value: &serde_json::Value) -> &'static str {
+    use serde_json::Value;
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "a boolean",
+        Value::Number(_) => "a number",
+        Value::String(_) => "a string",
+        Value::Array(_) => "an array",
+        Value::Object(_) => "an object",
+    }
+}
+
 /// The text of exactly one JSON value, cheap to clone.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Json(Arc<str>);

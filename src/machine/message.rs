@@ -28,6 +28,19 @@ pub enum StopReason {
     Error,
 }
 
+impl StopReason {
+    /// As JSON spells it.
+    pub fn name(self) -> &'static str {
+        match self {
+            StopReason::End => "end",
+            StopReason::Length => "length",
+            StopReason::FunctionCall => "function_call",
+            StopReason::Aborted => "aborted",
+            StopReason::Error => "error",
+        }
+    }
+}
+
 /// What kind of failure a failed assistant message reports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]

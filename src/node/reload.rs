@@ -130,7 +130,7 @@ impl Core {
         let core = Arc::downgrade(self);
         let hook: Reload = Arc::new(move || {
             let reloading = reload(core.clone(), reread.clone());
-            async move { reloading.await.map_err(|error| error.to_string()) }.boxed()
+            async move { reloading.await.map_err(Into::into) }.boxed()
         });
         self.calls.on_reload(hook);
     }

@@ -13,7 +13,7 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 use tokio::sync::{mpsc, oneshot};
 
-use super::long::carry_through;
+use super::long::complete_fork;
 use super::{Adapter, AdapterError, Freshness, Proposal, expired_retry};
 use crate::events::errors::ResumeError;
 use crate::events::stored::StoredFeed;
@@ -189,7 +189,7 @@ impl Adapter for LocalAdapter {
             if !is_fork {
                 return first;
             }
-            carry_through(first, self.steps, scope, deadline, |proposal| self.execute(proposal)).await
+            complete_fork(first, self.steps, scope, deadline, |proposal| self.execute(proposal)).await
         }
         .boxed()
     }

@@ -1,5 +1,5 @@
-//! Owns: carrying through what takes many commands. A proposer continues the fork it began; the leader frees what deletes
-//! left and gives up forks that nobody continues.
+//! Owns: changes that take many commands, and due times. A proposer continues the fork it began; the leader frees what
+//! deletes left, gives up forks that nobody continues, and fires what is due.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -27,7 +27,7 @@ const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 /// Continues a fork until it is a session, under the scope of its caller: the source may leave the scope meanwhile.
 /// `propose` executes one command. After the deadline the fork is given up, so that nothing of it is left. `first` is the
 /// answer to `session::fork` itself.
-pub async fn carry_through<F: Future<Output = Result<Answer, AdapterError>>>(
+pub async fn complete_fork<F: Future<Output = Result<Answer, AdapterError>>>(
     first: Result<Answer, AdapterError>,
     steps: Steps,
     scope: Option<Arc<Scope>>,

@@ -14,7 +14,7 @@ use futures::future::BoxFuture;
 use tokio::sync::Semaphore;
 use tokio::time::timeout_at;
 
-use super::long::carry_through;
+use super::long::complete_fork;
 use super::{Adapter, AdapterError, Freshness, Proposal, answer, expired_retry};
 use crate::events::errors::ResumeError;
 use crate::events::stored::StoredFeed;
@@ -201,7 +201,7 @@ impl Adapter for RaftAdapter {
             if !is_fork {
                 return first;
             }
-            carry_through(first, self.steps(), scope, deadline, |Proposal { command, scope, deadline, .. }| {
+            complete_fork(first, self.steps(), scope, deadline, |Proposal { command, scope, deadline, .. }| {
                 let request_id = self.request_id();
                 let attempt = Stamped { stamp: NO_STAMP, request_id, is_retry: false, scope, command };
                 self.retry_on_leader(attempt, deadline.min(Instant::now() + TIMEOUT_MAX))

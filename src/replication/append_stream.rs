@@ -23,10 +23,10 @@ use super::peer_service::PeerService;
 use super::pieces::{self, Pieces};
 use super::types::{LogId, Types};
 use super::wire;
+use crate::blocking::block;
 use crate::metrics::trace::Span;
 use crate::planted::{self, Bug};
 use crate::proto::peer::{AppendRequest, AppendResponse, Hop};
-use crate::storage::blocking::block;
 
 /// Requests in flight. A small number: what waits meanwhile is sent together, and shares the follower's next write.
 const IN_FLIGHT_MAX: usize = 4;

@@ -238,8 +238,7 @@ mod tests {
     use super::*;
     use crate::machine::entry::Body;
 
-    const LIMITS: Limits =
-        Limits { default_list_limit: 50, max_list_limit: 500, model: crate::machine::model::profile::Terms::DEFAULT };
+    const LIMITS: Limits = Limits::DEFAULT;
 
     fn refused(request: Value) -> String {
         decide(&request.to_string(), &LIMITS).unwrap_err().to_string()

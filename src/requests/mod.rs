@@ -38,7 +38,7 @@ functions! {
 
 functions! {
     /// Public functions beyond the published API.
-    DOCUMENTS:
+    BEYOND:
     question export::ExportRequest,
     question path::PathRequest,
     question tree::TreeRequest,
@@ -86,6 +86,9 @@ pub struct Limits {
 }
 
 impl Limits {
+    /// Those of `config/default.yaml`.
+    pub const DEFAULT: Limits = Limits { default_list_limit: 50, max_list_limit: 500, model: Terms::DEFAULT };
+
     /// The page size for a request: at least one, at most the maximum.
     pub fn page(&self, asked: Option<usize>) -> usize {
         asked.unwrap_or(self.default_list_limit).clamp(1, self.max_list_limit.max(1))

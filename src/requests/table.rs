@@ -6,8 +6,7 @@ use schemars::JsonSchema;
 use schemars::schema::RootSchema;
 
 use super::{
-    DOCUMENTS, Decision, Done, Function, Limits, Mutation, Operation, PUBLIC, Question, body, import, model, store,
-    turn,
+    BEYOND, Decision, Done, Function, Limits, Mutation, Operation, PUBLIC, Question, body, import, model, store, turn,
 };
 use crate::machine::refusal::Refusal;
 
@@ -18,11 +17,12 @@ pub fn functions() -> &'static [Function] {
     &FUNCTIONS
 }
 
-/// Every function that a node serves: the published API, documents, and what nodes of this project ask each other.
+/// Every function that a node serves: the published API, what goes beyond it, turns, the session model, and what nodes
+/// of this project ask each other.
 pub fn served() -> impl Iterator<Item = &'static Function> {
     FUNCTIONS
         .iter()
-        .chain(DOCUMENTS)
+        .chain(BEYOND)
         .chain(turn::TURNS)
         .chain(model::MODEL)
         .chain([&import::FUNCTION])

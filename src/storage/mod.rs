@@ -6,7 +6,6 @@
 //! May touch: the machine's types. Never: a decision about sessions.
 
 pub mod backup;
-pub mod blocking;
 #[cfg(target_os = "linux")]
 mod direct;
 pub mod disk;

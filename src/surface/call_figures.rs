@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use super::errors::{CallError, Kind};
-use super::gate::{Call, Door};
+use super::gate::{Call, DOOR_COMMAND, DOOR_QUERY, Door};
 use crate::metrics::{Counter, Durations, Page, catalogue};
 use crate::requests;
 
@@ -14,27 +14,23 @@ const UNKNOWN: &str = "unknown";
 /// The code of calls whose callers stopped waiting.
 pub const ABANDONED: &str = "abandoned";
 
+/// Errors that the gate sees besides those of functions.
+const OF_THE_GATE: [Kind; 3] = [Kind::FunctionNotFound, Kind::Forbidden, Kind::ShuttingDown];
+
 /// How calls end, besides with an answer: the kinds of errors that the gate can see. All others are the last one.
-const ERRORS: [Kind; 12] = [
-    Kind::SessionNotFound,
-    Kind::EntryNotFound,
-    Kind::ParentNotFound,
-    Kind::InvalidEntryKind,
-    Kind::DetailsNotSupported,
-    Kind::EmptyBatch,
-    Kind::InvalidCursor,
-    Kind::InvalidSessionRequest,
-    Kind::FunctionNotFound,
-    Kind::Forbidden,
-    Kind::ShuttingDown,
-    Kind::Storage,
-];
+const ERRORS: [Kind; OF_THE_GATE.len() + Kind::OF_FUNCTIONS.len()] = {
+    let mut errors = [Kind::Storage; OF_THE_GATE.len() + Kind::OF_FUNCTIONS.len()];
+    let (of_the_gate, of_functions) = errors.split_at_mut(OF_THE_GATE.len());
+    of_the_gate.copy_from_slice(&OF_THE_GATE);
+    of_functions.copy_from_slice(&Kind::OF_FUNCTIONS);
+    errors
+};
 
 /// The figures of all calls.
 pub struct CallFigures {
     /// The row of each name, old names included.
     rows: HashMap<String, usize>,
-    /// One row for each function, and one for all unknown names.
+    /// One row for each function, one for each kind of work of doors, and one for all unknown names.
     functions: Vec<(&'static str, [AtDoor; Door::ALL.len()])>,
 }
 
@@ -65,7 +61,8 @@ pub struct Tally {
 
 impl Default for CallFigures {
     fn default() -> CallFigures {
-        let names: Vec<&'static str> = requests::served().map(|function| function.id).collect();
+        let functions = requests::served().map(|function| function.id);
+        let names: Vec<&'static str> = functions.chain([DOOR_COMMAND, DOOR_QUERY]).collect();
         let old = |(row, id): (usize, &&str)| Some((requests::legacy_name(id)?, row));
         let mut rows: HashMap<String, usize> = names.iter().enumerate().filter_map(old).collect();
         rows.extend(names.iter().enumerate().map(|(row, id)| ((*id).to_owned(), row)));
@@ -172,7 +169,7 @@ pub struct Running<'a> {
 }
 
 impl Running<'_> {
-    pub fn ends_with(&mut self, answer: &Result<String, CallError>) {
+    pub fn ends_with<T>(&mut self, answer: &Result<T, CallError>) {
         self.ending = match answer {
             Ok(_) => Ending::Answered,
             Err(error) => Ending::of_kind(error.kind()),

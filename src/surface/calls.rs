@@ -2,6 +2,7 @@
 //! a whole.
 //! Reads: the table of functions. Never: state, or a wire.
 
+use std::error::Error;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
@@ -9,10 +10,10 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 
 use super::errors::CallError;
-use super::gate::{Call, DescribedFunction, Service};
+use super::expensive_calls::{Computing, ExpensiveCalls, NoTurn, session_of};
+use super::gate::{CALL_TIMEOUT, Call, DescribedFunction, Service};
 use super::locked;
 use super::sidecar::{self, Consistency};
-use super::turns::{Computing, NoTurn, Turns, session_of};
 use crate::access::Action;
 use crate::machine::refusal::Refusal;
 use crate::machine::{Answer, Found, Query};
@@ -38,8 +39,22 @@ pub struct Runtime {
     pub call_timeout: Duration,
 }
 
+impl Runtime {
+    /// An adapter that holds the data itself, with the default settings.
+    pub fn new(adapter: Arc<dyn Adapter>) -> Runtime {
+        Runtime {
+            adapter,
+            limits: Limits::DEFAULT,
+            legacy_names: true,
+            authoritative: true,
+            keeps_turns: true,
+            call_timeout: CALL_TIMEOUT,
+        }
+    }
+}
+
 /// Reads the configuration again and applies it, or returns why it was rejected.
-pub type Reload = Arc<dyn Fn() -> BoxFuture<'static, Result<(), String>> + Send + Sync>;
+pub type Reload = Arc<dyn Fn() -> BoxFuture<'static, Result<(), Box<dyn Error + Send + Sync>>> + Send + Sync>;
 
 /// Describes this node to a bridge, including whether its feed can be resumed after the given position.
 pub type Introduce = Arc<dyn Fn(Option<&str>) -> Introduction + Send + Sync>;
@@ -48,7 +63,7 @@ pub struct Calls {
     runtime: RwLock<Arc<Runtime>>,
     reloads: Arc<Reloads>,
     introduce: OnceLock<Introduce>,
-    turns: Turns,
+    expensive: ExpensiveCalls,
 }
 
 impl Calls {
@@ -62,7 +77,7 @@ impl Calls {
             runtime: RwLock::new(Arc::new(runtime)),
             reloads: Arc::new(reloads),
             introduce: OnceLock::new(),
-            turns: Turns::default(),
+            expensive: ExpensiveCalls::default(),
         }
     }
 
@@ -106,7 +121,7 @@ impl Calls {
         deadline: Instant,
     ) -> Result<String, CallError> {
         let session = session_of(&query).cloned();
-        let _turn = timed(Step::Turn, self.turns.wait(session.as_ref(), deadline)).await.map_err(|NoTurn| {
+        let _turn = timed(Step::Turn, self.expensive.wait(session.as_ref(), deadline)).await.map_err(|NoTurn| {
             CallError::Unavailable("too many large reads are in progress: read it again later".to_owned())
         })?;
         let reading = async {
@@ -114,7 +129,7 @@ impl Calls {
             respond(function, function, Done::Found(found))
         };
         let (response, computed) = Computing::new(reading).await;
-        self.turns.note(session.as_ref(), computed);
+        self.expensive.note(session.as_ref(), computed);
         response
     }
 
@@ -153,7 +168,7 @@ impl Reloads {
             None => Ok(()),
         };
         if let Err(why) = &result {
-            tracing::warn!(why, "the configuration was rejected; the previous one stays in use");
+            tracing::warn!(%why, "the configuration was rejected; the previous one stays in use");
         }
         locked(&self.status).record(&result);
         result.is_ok()
@@ -227,7 +242,7 @@ impl Service for Calls {
             let (body, deadline) = (call.body.as_str(), call.deadline);
             let terms = sidecar::read(call.metadata.as_deref())?;
             let decide = |body: &str| (function.decide)(body, &runtime.limits);
-            let decision = self.turns.read_body(body, deadline, decide).await.map_err(|NoTurn| {
+            let decision = self.expensive.read_body(body, deadline, decide).await.map_err(|NoTurn| {
                 CallError::Unavailable("too many large calls are in progress: send it again later".to_owned())
             })??;
             if call.caller.identity.scope.is_some() && !runtime.authoritative {
@@ -358,15 +373,8 @@ mod tests {
         }
     }
 
-    fn runtime(adapter: Arc<dyn Adapter>) -> Runtime {
-        let model = crate::machine::model::profile::Terms::DEFAULT;
-        let limits = Limits { default_list_limit: 50, max_list_limit: 500, model };
-        let call_timeout = Duration::from_secs(30);
-        Runtime { adapter, limits, legacy_names: true, authoritative: true, keeps_turns: true, call_timeout }
-    }
-
     fn memory() -> Runtime {
-        runtime(Arc::new(LocalAdapter::memory(Arc::new(SystemMint::default()), Arc::new(NoSubscribers))))
+        Runtime::new(Arc::new(LocalAdapter::memory(Arc::new(SystemMint::default()), Arc::new(NoSubscribers))))
     }
 
     fn request(function_id: &str, body: Value, within: Duration) -> Call {
@@ -458,10 +466,10 @@ mod tests {
 
     #[tokio::test]
     async fn a_failed_adapter_is_a_storage_error_and_nonsense_is_one_too() {
-        let calls = Calls::new(runtime(Arc::new(Broken(Some(AdapterError::Unavailable("no leader".to_owned()))))));
+        let calls = Calls::new(Runtime::new(Arc::new(Broken(Some(AdapterError::Unavailable("no leader".to_owned()))))));
         let error = call(&calls, "session::create", json!({})).await.unwrap_err();
         assert_eq!(error.to_string(), "session/storage: no leader");
-        let calls = Calls::new(runtime(Arc::new(Broken(None))));
+        let calls = Calls::new(Runtime::new(Arc::new(Broken(None))));
         for (function, body) in [("session::create", json!({})), ("session::get", json!({"session_id": "s"}))] {
             let error = call(&calls, function, body).await.unwrap_err();
             assert!(error.to_string().starts_with("session/storage: outcome unknown"), "{error}");
@@ -475,7 +483,7 @@ mod tests {
         let turn = Arc::new(AtomicUsize::new(0));
         calls.on_reload(Arc::new(move || {
             let first = turn.fetch_add(1, Ordering::SeqCst) == 0;
-            async move { if first { Err("data_dir is gone".to_owned()) } else { Ok(()) } }.boxed()
+            async move { if first { Err("data_dir is gone".into()) } else { Ok(()) } }.boxed()
         }));
         assert_eq!(call(&calls, "session::on-config-change", json!({})).await.unwrap(), json!({"ok": false}));
         assert_eq!(
@@ -498,7 +506,7 @@ mod tests {
             let release = Arc::clone(&hook_release);
             async move {
                 release.notified().await;
-                Err("late".to_owned())
+                Err("late".into())
             }
             .boxed()
         }));

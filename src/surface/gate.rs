@@ -28,7 +28,7 @@ use crate::metrics::{Counter, Page, catalogue};
 use crate::proposal::{Freshness, Proposal};
 
 /// The default of the SDKs.
-const CALL_TIMEOUT: Duration = Duration::from_secs(30);
+pub const CALL_TIMEOUT: Duration = Duration::from_secs(30);
 /// A function answers by its deadline. If it does not, the caller gets an error this much later.
 const DEADLINE_GRACE: Duration = Duration::from_secs(5);
 /// The default memory for calls in flight over all doors of the port. Past it, calls wait.
@@ -66,6 +66,16 @@ pub fn trace_of(given: Option<&str>) -> Option<String> {
     let lengths = text.split('-').map(str::len);
     let is_hex = |c: char| c == '-' || c.is_ascii_digit() || ('a'..='f').contains(&c);
     (lengths.eq([2, 32, 16, 2]) && text.chars().all(is_hex)).then(|| text.to_owned())
+}
+
+/// The names under which the work of doors is counted and logged.
+pub const DOOR_COMMAND: &str = "door::command";
+pub const DOOR_QUERY: &str = "door::query";
+
+/// On whose behalf a door sends a command or query that is not a function.
+pub struct DoorWork {
+    pub door: Door,
+    pub key: CallerKey,
 }
 
 /// Who makes a call, and through which door.
@@ -257,6 +267,17 @@ impl Gate {
         closing: &CancellationToken,
     ) -> Result<Admission, CallError> {
         check_open(function, closing)?;
+        self.admit_begun(caller, function, body_bytes, deadline).await
+    }
+
+    /// The same for a door that finishes what it has begun, even while it closes.
+    pub async fn admit_begun(
+        &self,
+        caller: CallerKey,
+        function: &str,
+        body_bytes: usize,
+        deadline: Instant,
+    ) -> Result<Admission, CallError> {
         let busy = |why: String| {
             self.not_admitted.count();
             CallError::Unavailable(format!("the node is busy: {why}; try again"))
@@ -275,13 +296,36 @@ impl Gate {
 
     /// Runs a call and returns its answer, at the latest a little after its deadline.
     pub async fn call(&self, call: &Call) -> Result<String, CallError> {
-        let mut running = self.calls.start(call);
-        let at_most = call.deadline.saturating_duration_since(running.started) + DEADLINE_GRACE;
         let answering = async {
             let allowed = self.check_access(&call.caller.identity, &call.function);
             allowed.inspect_err(|_| audit::refused_call(&call.caller.identity, call.caller.door, &call.function))?;
             self.service.call(call).await
         };
+        self.run(call, answering).await
+    }
+
+    /// Admits and executes a command that a door made itself. The door has checked that its caller may do this.
+    pub async fn propose(&self, by: DoorWork, proposal: Proposal) -> Result<Answer, CallError> {
+        let (call, _admitted) = self.admit_door(DOOR_COMMAND, by, proposal.deadline).await?;
+        self.run(&call, self.service.propose(proposal)).await
+    }
+
+    /// Admits and answers a query that a door made itself. The door has checked that its caller may ask this.
+    pub async fn ask(&self, by: DoorWork, query: Query, freshness: Freshness) -> Result<Found, CallError> {
+        let (call, _admitted) = self.admit_door(DOOR_QUERY, by, self.deadline()).await?;
+        self.run(&call, self.service.ask(query, freshness, call.deadline)).await
+    }
+
+    async fn admit_door(&self, name: &str, by: DoorWork, deadline: Instant) -> Result<(Call, Admission), CallError> {
+        // The connection of the caller bounds the size of what it sends here.
+        let admission = self.admit_begun(by.key, name, 0, deadline).await?;
+        Ok((Call::new(name, "", deadline, Caller::unauthenticated(by.door)), admission))
+    }
+
+    /// Times, counts and traces what answers a call.
+    async fn run<T>(&self, call: &Call, answering: impl Future<Output = Result<T, CallError>>) -> Result<T, CallError> {
+        let mut running = self.calls.start(call);
+        let at_most = call.deadline.saturating_duration_since(running.started) + DEADLINE_GRACE;
         // Lines of the log that belong to the call name it, with the level debug.
         let span = tracing::debug_span!("call", function = call.function, trace = call.trace);
         let mut traced = self.span_of(call);
@@ -509,6 +553,27 @@ mod tests {
         assert!(own.to_string().starts_with("session/storage: this node is shutting down"), "{own}");
         let other = gate.admit(somebody(), "shop::buy", 10, gate.deadline(), &closing).await.err().unwrap();
         assert_eq!(other, CallError::ShuttingDown);
+    }
+
+    #[tokio::test]
+    async fn what_a_door_does_itself_is_admitted_and_counted() {
+        let gate = Gate::new(Arc::new(ByName));
+        let work = || DoorWork { door: Door::Gateway, key: somebody() };
+        let query = || Query::Cursor(String::new());
+        let failed = gate.ask(work(), query(), Freshness::Local).await.unwrap_err();
+        assert_eq!(failed.to_string(), "session/storage: this service has no store");
+        assert_eq!(gate.tally(Door::Gateway).failed, 1);
+        // While others call, a caller has a share of the calls that run, and its further ones wait.
+        let other = gate.admit_begun(CallerKey::Name("other".into()), "session::get", 10, gate.deadline()).await;
+        let mut running = Vec::new();
+        while let Some(admitted) = gate.admit_begun(somebody(), "session::get", 10, gate.deadline()).now_or_never() {
+            running.push(admitted.ok().unwrap());
+        }
+        let mut waiting = Box::pin(gate.ask(work(), query(), Freshness::Local));
+        assert!(waiting.as_mut().now_or_never().is_none());
+        drop((running, other));
+        assert!(waiting.await.is_err());
+        assert_eq!(gate.tally(Door::Gateway).failed, 2);
     }
 
     #[tokio::test(start_paused = true)]

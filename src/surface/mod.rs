@@ -1,13 +1,12 @@
 //! The doors in.
 //!
-//! Owns: one client port (`endpoint`) with HTTP (`http`), probes (`probes`), metrics (`scrapes`), the
-//! figures of the last hour (`history`), the cluster for operators (`cluster`), the description of all functions
-//! (`openapi`), the console (`console`, `account`, `feed_status`), server-sent events (`sse`), the gRPC watch (`watch`) and the
+//! Owns: one client port (`endpoint`) with HTTP (`http`), probes (`probes`), metrics (`scrapes`), the figures of the last
+//! hour (`history`), the cluster for operators (`cluster`), the description of all functions (`openapi`), the console
+//! (`console`, `account`, `feed_status`), server-sent events (`sse`, `event_stream`), the gRPC watch (`watch`) and the
 //! embedded iii bus (`bus`); the gateway for front-ends (`gateway`); the session model (`model`); the worker on an iii
-//! engine (`engine`); WebSocket plumbing (`socket`); the one way into
-//! the functions (`gate`); where a request carries its credentials (`login`) and which web pages may send one
-//! (`origin`); the functions over an adapter (`calls`); the turns of expensive reads (`turns`); the table of errors
-//! (`errors`).
+//! engine (`engine`); WebSocket plumbing (`socket`); the one way into the functions (`gate`); where a request carries its
+//! credentials (`login`) and which web pages may send one (`origin`); the functions over an adapter (`calls`); the queues
+//! of expensive calls (`expensive_calls`); the table of errors (`errors`).
 //! Reads: requests, proposal, events (bindings). Never: state.
 
 pub mod endpoint;
@@ -29,6 +28,7 @@ pub mod bus;
 pub mod gateway;
 pub mod engine;
 pub mod subscribe;
+pub mod event_stream;
 pub mod sse;
 pub mod watch;
 pub mod model;
@@ -38,7 +38,7 @@ mod slow_calls;
 pub mod gate;
 pub mod call_figures;
 pub mod calls;
-pub mod turns;
+pub mod expensive_calls;
 pub mod sidecar;
 pub mod errors;
 

@@ -3,17 +3,17 @@
 //! Never: which events match (`events`), what a stream may be asked for (`subscribe`).
 
 use std::collections::VecDeque;
-use std::convert::Infallible;
 use std::fmt::Write;
 use std::time::Duration;
 
-use axum::body::{Body, Bytes};
+use axum::body::Bytes;
 use axum::extract::{Query, Request, State};
-use axum::http::{HeaderMap, HeaderValue, header};
+use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Response};
 use tokio::time::timeout;
 
 use super::errors::Kind;
+use super::event_stream::{PIECE_BYTES, Printer, event_stream};
 use super::http::{Port, error, identity_of};
 use super::login;
 use super::subscribe::{self, Asked, Ended, StreamError, ended};
@@ -29,8 +29,6 @@ const HEARTBEAT: Duration = Duration::from_secs(15);
 const RETRY_MS: u32 = 500;
 /// Queued events are written together, up to this size.
 const CHUNK_BYTES: usize = 16 << 10;
-/// The largest piece that is handed to a connection at once.
-const PIECE_BYTES: usize = 64 << 10;
 
 /// Answers the request with a stream, or with one JSON error instead of it.
 pub async fn events(State(port): State<Port>, request: Request) -> Response {
@@ -87,44 +85,18 @@ fn last_event_id(headers: &HeaderMap) -> Result<Option<String>, StreamError> {
 
 fn stream_of(stream: Stream, ended: Ended) -> Response {
     let begin = format!("retry: {RETRY_MS}\n{}\n", id(&stream.cluster, stream.begun));
-    let printer = Printer { stream, ended, waiting: VecDeque::from([Bytes::from(begin)]) };
-    let chunk = |mut printer: Printer| async move { printer.piece().await.map(|piece| (piece, printer)) };
-    let pieces = futures::stream::unfold(printer, chunk);
-    let body = Body::from_stream(futures::StreamExt::map(pieces, Ok::<_, Infallible>));
-    let mut response = Response::new(body);
-    let headers = response.headers_mut();
-    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
-    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    // A proxy that buffers would delay events.
-    headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
-    response
+    event_stream(begin, FeedPrinter { stream, ended })
 }
 
-/// Prints a stream as text.
-struct Printer {
+/// Prints events of the feed.
+struct FeedPrinter {
     stream: Stream,
     ended: Ended,
-    /// What is printed and not handed to the connection yet.
-    waiting: VecDeque<Bytes>,
 }
 
-impl Printer {
-    /// The next piece of the stream, of limited length. `None` at its end.
-    async fn piece(&mut self) -> Option<Bytes> {
-        loop {
-            if let Some(first) = self.waiting.front_mut() {
-                let piece = first.split_to(first.len().min(PIECE_BYTES));
-                if first.is_empty() {
-                    self.waiting.pop_front();
-                }
-                return Some(piece);
-            }
-            self.waiting = self.print_next().await?;
-        }
-    }
-
-    /// Prints what waits in the stream, up to a limit. `None` at its end.
-    async fn print_next(&self) -> Option<VecDeque<Bytes>> {
+impl Printer for FeedPrinter {
+    /// Prints what waits in the stream, up to a limit.
+    async fn print_next(&mut self) -> Option<VecDeque<Bytes>> {
         let first = tokio::select! {
             first = timeout(HEARTBEAT, self.stream.next()) => first,
             () = self.ended.clone() => return None,
@@ -145,7 +117,9 @@ impl Printer {
         }
         Some(VecDeque::from([Bytes::from(text)]))
     }
+}
 
+impl FeedPrinter {
     /// An id without data moves the client's position without firing an event.
     fn heartbeat(&self) -> String {
         match self.stream.stands() {
@@ -206,6 +180,8 @@ fn id(cluster: &ClusterTag, position: Position) -> String {
 
 #[cfg(test)]
 mod tests {
+    use axum::body::Body;
+
     use super::*;
 
     fn asked(uri: &str, last: Option<&str>) -> Result<Asked, StreamError> {

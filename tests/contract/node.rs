@@ -55,14 +55,7 @@ impl Node {
         let adapter =
             LocalAdapter::memory(Arc::clone(&mint) as Arc<dyn Mint>, Arc::clone(&events) as Arc<dyn EventSink>);
         let limits = Limits { default_list_limit: 3, max_list_limit: 5, model: Terms::DEFAULT };
-        let runtime = Runtime {
-            adapter: Arc::new(adapter),
-            limits,
-            legacy_names: true,
-            authoritative: true,
-            keeps_turns: true,
-            call_timeout: Duration::from_secs(30),
-        };
+        let runtime = Runtime { limits, ..Runtime::new(Arc::new(adapter)) };
         Node { calls: Calls::new(runtime), mint, events }
     }
 

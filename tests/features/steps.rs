@@ -93,7 +93,7 @@ async fn the_node_does_not_hold_the_data(world: &mut World) {
 async fn the_configuration_is_invalid(world: &mut World, why: String) {
     world.node.calls().on_reload(Arc::new(move || {
         let why = why.clone();
-        async move { Err(why) }.boxed()
+        async move { Err(why.into()) }.boxed()
     }));
 }
 

@@ -297,6 +297,51 @@ fn the_map_says_what_each_room_may_touch() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
+/// The stops below a heading of architecture/walks.md: a file and the functions that are entered in it.
+fn walk_of<'a>(page: &'a str, what: &str) -> Vec<(&'a str, Vec<&'a str>)> {
+    let (_, after) = page.split_once(&format!("## The walk of {what}\n")).expect("the walk has a heading");
+    let lines = after.lines().take_while(|line| !line.starts_with("## "));
+    let stop = |line: &'a str| {
+        let names: Vec<&str> = line.strip_prefix("- `")?.split('`').step_by(2).collect();
+        let (file, functions) = names.split_first()?;
+        Some((*file, functions.iter().copied().filter(|name| !name.is_empty()).collect()))
+    };
+    lines.filter_map(stop).collect()
+}
+
+#[test]
+fn the_walks_name_functions_where_they_are_and_count_right() {
+    let page = fs::read_to_string(root().join("architecture/walks.md")).expect("the page is readable");
+    let guide = fs::read_to_string(root().join("architecture/README.md")).expect("the page is readable");
+    for (what, row) in [("an append", "| append: "), ("a read", "| read: ")] {
+        let walk = walk_of(&page, what);
+        for (file, functions) in &walk {
+            let code = fs::read_to_string(root().join("src").join(file)).unwrap_or_else(|_| panic!("no file {file}"));
+            for function in functions {
+                let defined = code.split(&format!("fn {function}")).skip(1).any(|rest| !rest.starts_with(is_word));
+                assert!(defined, "src/{file} has no function {function}");
+            }
+        }
+        let files: BTreeSet<&str> = walk.iter().map(|(file, _)| *file).collect();
+        let (stops, files) = (walk.len(), files.len());
+        let again = stops - files;
+        let counted = format!("{stops}, {files}, {again} |");
+        assert!(page.lines().any(|line| line.starts_with(row) && line.ends_with(&counted)), "{row}{counted}");
+        let told = format!("{stops} stops in {files} files with {again} re-entries");
+        let guide: Vec<&str> = guide.split_whitespace().collect();
+        assert!(guide.join(" ").contains(&told), "architecture/README.md: {told}");
+    }
+}
+
+#[test]
+fn the_guide_lists_every_decision() {
+    let guide = fs::read_to_string(root().join("architecture/README.md")).expect("the page is readable");
+    for entry in fs::read_dir(root().join("architecture/decisions")).expect("the directory is readable") {
+        let name = entry.expect("an entry is readable").file_name().to_string_lossy().into_owned();
+        assert!(guide.contains(&format!("(decisions/{name})")), "architecture/README.md does not list {name}");
+    }
+}
+
 #[test]
 fn the_reader_of_pages_finds_spans_and_long_lines() {
     let page = "a `b` and `c d`\n```\n`code`\n```\n`e\nf` then `g`\n";

@@ -10,14 +10,20 @@ use std::path::{Path, PathBuf};
 pub const ARROWS: [(&str, &[&str]); 11] = [
     (
         "surface",
-        &["access", "requests", "proposal", "events", "machine", "metrics", "mint", "planted", "proto", "sockets"],
+        &[
+            "access", "requests", "proposal", "events", "machine", "metrics", "blocking", "mint", "planted", "proto",
+            "sockets",
+        ],
     ),
     ("requests", &["machine"]),
     ("proposal", &["replication", "storage", "events", "machine", "metrics", "mint", "planted"]),
-    ("replication", &["access", "machine", "metrics", "storage", "events", "mint", "proto", "sockets", "planted"]),
+    (
+        "replication",
+        &["access", "machine", "metrics", "storage", "events", "blocking", "mint", "proto", "sockets", "planted"],
+    ),
     ("access", &["machine"]),
     ("machine", &[]),
-    ("storage", &["machine", "metrics", "proto"]),
+    ("storage", &["machine", "metrics", "blocking", "proto"]),
     ("events", &["machine", "metrics"]),
     // What the others count. It names nothing, and the machine does not name it.
     ("metrics", &[]),
@@ -30,7 +36,7 @@ pub const ARROWS: [(&str, &[&str]); 11] = [
 pub const ON_TOP: [&str; 1] = ["cli"];
 
 /// Files beside the rooms that several of them use. A room may name one of them only where `ARROWS` says so.
-const BESIDE: [&str; 8] = ["admin", "config", "mint", "node", "observe", "planted", "proto", "sockets"];
+const BESIDE: [&str; 9] = ["admin", "blocking", "config", "mint", "node", "observe", "planted", "proto", "sockets"];
 
 /// What would make two replicas differ, or block apply. Clippy denies the same by type (clippy.toml). Comments and
 /// strings are not searched.
@@ -184,6 +190,18 @@ fn no_path_leaves_its_room_by_super() {
         let (body, tests) = code.split_once("#[cfg(test)]").unwrap_or((&code, ""));
         assert!(supers(body) < source.depth(), "src/{} leaves its room by super::", source.path);
         assert!(supers(tests) <= source.depth(), "the tests of src/{} leave their room by super::", source.path);
+    }
+}
+
+/// Doors describe the functions with `Gate::service`. What they execute goes through the gate, which admits, times and
+/// counts it.
+#[test]
+fn no_door_executes_anything_beside_the_gate() {
+    for source in sources().iter().filter(|source| source.room() == Some("surface") && !source.path.contains("test")) {
+        let code: String = source.code().split_whitespace().collect();
+        for way in [".service().call(", ".service().propose(", ".service().ask("] {
+            assert!(!code.contains(way), "src/{} passes by the gate with {way}", source.path);
+        }
     }
 }
 

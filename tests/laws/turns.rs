@@ -10,7 +10,6 @@ use session_manager::machine::apply::long;
 use session_manager::machine::event::{Event, EventKind};
 use session_manager::machine::ids::SessionId;
 use session_manager::machine::long::Steps;
-use session_manager::machine::model::profile::Terms;
 use session_manager::machine::scope::Scope;
 use session_manager::machine::turn::driver::{AttachDriver, DriverRecord};
 use session_manager::machine::turn::work::JOURNAL_BYTES_MAX;
@@ -24,7 +23,7 @@ use session_manager::storage::state::memory::MemoryStore;
 
 use crate::applied_log::{Run, stamped};
 
-const LIMITS: Limits = Limits { default_list_limit: 50, max_list_limit: 500, model: Terms::DEFAULT };
+const LIMITS: Limits = Limits::DEFAULT;
 
 /// A node without a network: calls are decided, applied and answered as in the product.
 pub struct World {

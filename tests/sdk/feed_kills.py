@@ -3,11 +3,11 @@
 Every event of every acknowledged append must reach every subscriber, in order per session; what comes twice comes with
 the position it had. Prints the counts. Needs SESSION_MANAGER (the program); KILLS says how often (default 10).
 """
-import json, os, signal, subprocess, sys, tempfile, threading, time, traceback, urllib.error, urllib.request
+import json, os, signal, sys, tempfile, threading, time, traceback, urllib.error, urllib.request
 from collections import defaultdict
+from dev_cluster import DevCluster
 from iii import register_worker
 
-PROGRAM = os.environ["SESSION_MANAGER"]
 KILLS = int(os.environ.get("KILLS", "10"))
 SETTLE_MAX = 60
 
@@ -18,19 +18,9 @@ def fail(words):
     os._exit(1)
 
 
-class Cluster:
+class Cluster(DevCluster):
     def __init__(self, directory):
-        self.nodes = {}
-        self.process = subprocess.Popen(
-            [PROGRAM, "dev", "--json", "--nodes", "3", "--respawn", "--data-dir", directory],
-            stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True)
-        threading.Thread(target=self.read, daemon=True).start()
-        self.wait(lambda: len(self.nodes) == 3, "the cluster starts")
-
-    def read(self):
-        for line in self.process.stdout:
-            node = json.loads(line)
-            self.nodes[node["node"]] = node
+        super().__init__(directory, SETTLE_MAX)
 
     def wait(self, holds, what):
         begun = time.monotonic()
@@ -38,14 +28,6 @@ class Cluster:
             if time.monotonic() - begun > SETTLE_MAX:
                 fail(f"never happened: {what}")
             time.sleep(0.02)
-
-    def leader(self):
-        for node in list(self.nodes.values()):
-            told = subprocess.run([PROGRAM, "cluster", "--peer", node["peer"], "status", "--json"],
-                                  capture_output=True, text=True)
-            if told.returncode == 0 and json.loads(told.stdout).get("leader"):
-                return json.loads(told.stdout)["leader"]
-        return None
 
 
 class Writer(threading.Thread):

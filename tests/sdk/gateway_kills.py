@@ -6,10 +6,10 @@ Needs SESSION_MANAGER (the program); KILLS (default 2), DELTAS (default 2000) an
 Without chromium there are no browsers, and it says so.
 """
 import asyncio, http.server, json, os, shutil, signal, subprocess, sys, tempfile, threading, time, traceback
+from dev_cluster import DevCluster
 from websockets.asyncio.client import connect
 from websockets.exceptions import WebSocketException
 
-PROGRAM = os.environ["SESSION_MANAGER"]
 KILLS = int(os.environ.get("KILLS", "2"))
 DELTAS = int(os.environ.get("DELTAS", "2000"))
 BROWSERS = int(os.environ.get("BROWSERS", "2"))
@@ -23,35 +23,13 @@ class Failed(Exception):
     pass
 
 
-class Cluster:
+class Cluster(DevCluster):
     def __init__(self, directory):
-        self.nodes = {}
-        self.process = subprocess.Popen(
-            [PROGRAM, "dev", "--json", "--nodes", "3", "--respawn", "--data-dir", directory],
-            stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True)
-        threading.Thread(target=self.read, daemon=True).start()
-        begun = time.monotonic()
-        while len(self.nodes) < 3:
-            if time.monotonic() - begun > SETTLE_MAX:
-                raise Failed("the cluster does not start")
-            time.sleep(0.05)
-
-    def read(self):
-        for line in self.process.stdout:
-            node = json.loads(line)
-            self.nodes[node["node"]] = node
+        super().__init__(directory, SETTLE_MAX)
 
     def url(self, turn):
         names = sorted(self.nodes)
         return self.nodes[names[turn % len(names)]]["client"] + "/ws"
-
-    def leader(self):
-        for node in list(self.nodes.values()):
-            told = subprocess.run([PROGRAM, "cluster", "--peer", node["peer"], "status", "--json"],
-                                  capture_output=True, text=True)
-            if told.returncode == 0 and json.loads(told.stdout).get("leader"):
-                return json.loads(told.stdout)["leader"]
-        return None
 
 
 class Client:

@@ -25,7 +25,7 @@ def eventually(what, attempt):
             done = attempt()
             if done:
                 return done
-        except (OSError, subprocess.CalledProcessError) as error:
+        except (OSError, ValueError, KeyError, subprocess.CalledProcessError) as error:
             last = error
         time.sleep(0.1)
     raise SystemExit(f"FAILED: {what} within {WAIT} s: {last} {getattr(last, 'stderr', '')}")

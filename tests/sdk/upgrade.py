@@ -6,20 +6,7 @@ PREVIOUS is refused by name.
 Prints SKIPPED if PREVIOUS is not set: the build before must be compiled for it."""
 import json, os, random, socket, subprocess, tempfile, threading, time, urllib.error, urllib.request
 
-WAIT = 60
-
-
-def eventually(what, attempt):
-    begun, last = time.monotonic(), None
-    while time.monotonic() - begun < WAIT:
-        try:
-            done = attempt()
-            if done:
-                return done
-        except (OSError, ValueError, KeyError, subprocess.CalledProcessError) as error:
-            last = error
-        time.sleep(0.1)
-    raise SystemExit(f"FAILED: {what} within {WAIT} s: {last} {getattr(last, 'stderr', '')}")
+from namespaces import WAIT, eventually
 
 
 def free_port():

@@ -69,7 +69,7 @@ enum Verb {
         /// The peer address of the node (--peer-listen): HOST:PORT
         address: String,
     },
-    /// Record another peer address of a member, which must answer there with the disk it had
+    /// Record the new peer address of a member. The member must answer there, with the data directory it had
     UpdateMember {
         /// The id of the node
         node: u64,
@@ -95,14 +95,14 @@ enum Verb {
         /// The id of the node [default: the voter with the longest log]
         node: Option<u64>,
     },
-    /// If the node at --peer leads, transfer leadership to another voter; before it is stopped
+    /// Transfer leadership to another voter if the node at --peer leads; run it before you stop that node
     StepDown {
         /// Then wait this long, in milliseconds, so that load balancers send no more connections to the node
         #[arg(long, value_name = "MS", default_value_t = 0)]
         then_wait_ms: u64,
     },
-    /// Raise the level of the cluster to the newest that every member knows, after an upgrade. The build before cannot
-    /// take over again from then on
+    /// End an upgrade: raise the level of the cluster to the newest that every member knows. After that, the previous
+    /// build can no longer run in this cluster
     Finalize,
     /// Write a snapshot on the node at --peer
     Snapshot,

@@ -182,57 +182,23 @@ fn claim(given: &[PathBuf]) -> Result<Vec<DirLock>, TransferError> {
     Ok(claims)
 }
 
-/// One session as the fs adapter stored it.
-async fn import_stored(
-    client: Option<&IIIClient>,
-    args: &ImportArgs,
-    file: &Path,
-    total: &mut Total,
-    progress: &mut Progress,
-) -> Result<(), TransferError> {
-    let refused = |error| TransferError::NoSession { file: file.to_owned(), error };
-    let StoredSession { mut meta, leaf, entries } = stored_session::read(file).map_err(refused)?;
-    if let Some(id) = &args.session_id {
-        meta.session_id = SessionId::from(id.as_str());
-    }
-    let id = meta.session_id.clone();
-    let mut session = SessionImport::new(client, args, file, id.as_str());
-    let (all, mut done, mut outcome) = (entries.len() as u64, 0, Value::Null);
-    for entry in entries {
-        outcome = session.push(&id, entry).await?;
-        if outcome == "skipped" {
-            break;
-        }
-        done += 1;
-        progress.step(id.as_str(), done, Some(all));
-    }
-    if outcome != "skipped" {
-        outcome = session.end(&id, json!({ "meta": meta, "active_leaf": leaf })).await?;
-    }
-    total.add(&outcome, session.added);
-    let outcome = outcome.as_str().unwrap_or("checked");
-    progress.line(&format!("{}: {outcome} {id}: {all} entries", file.display()));
-    Ok(())
-}
-
 async fn import(client: Option<&IIIClient>, args: &ImportArgs, files: &[PathBuf]) -> Result<(), TransferError> {
-    let mut progress = Progress::new(args.quiet);
-    let mut total = Total::default();
+    let mut import = Import { client, args, total: Total::default(), progress: Progress::new(args.quiet) };
     let mut failed = 0;
     for file in files {
-        if let Err(error) = import_file(client, args, file, &mut total, &mut progress).await {
+        if let Err(error) = import.file(file).await {
             failed += 1;
             if files.len() == 1 {
                 return Err(error);
             }
             // Named at once, and counted at the end; the other files are imported.
-            progress.clear();
+            import.progress.clear();
             eprintln!("session-manager: {error}");
         }
     }
     let verb = if args.dry_run { "would import" } else { "imported" };
-    let Total { sessions, unchanged, skipped, entries } = total;
-    progress.line(&format!(
+    let Total { sessions, unchanged, skipped, entries } = import.total;
+    import.progress.line(&format!(
         "{verb} {sessions} sessions with {entries} entries; {unchanged} were there already, {skipped} skipped, {failed} \
          files refused"
     ));
@@ -242,71 +208,105 @@ async fn import(client: Option<&IIIClient>, args: &ImportArgs, files: &[PathBuf]
     Ok(())
 }
 
-async fn import_file(
-    client: Option<&IIIClient>,
-    args: &ImportArgs,
-    file: &Path,
-    total: &mut Total,
-    progress: &mut Progress,
-) -> Result<(), TransferError> {
-    if args.format == Format::Fs {
-        return import_stored(client, args, file, total, progress).await;
-    }
-    let at = |error| TransferError::File { file: file.to_owned(), error };
-    let (mut document, notes) = match args.from {
-        Some(producer) => {
-            let transcript = foreign::read(producer, file)?;
-            let mut spooled = tempfile::tempfile().map_err(at)?;
-            spooled.write_all(transcript.document.to_string().as_bytes()).map_err(at)?;
-            (spooled, transcript.notes)
+/// The files of one command on their way to a node.
+struct Import<'a> {
+    /// None with `--dry-run`.
+    client: Option<&'a IIIClient>,
+    args: &'a ImportArgs,
+    total: Total,
+    progress: Progress,
+}
+
+impl Import<'_> {
+    /// One session as the fs adapter stored it.
+    async fn stored(&mut self, file: &Path) -> Result<(), TransferError> {
+        let Import { client, args, .. } = *self;
+        let refused = |error| TransferError::NoSession { file: file.to_owned(), error };
+        let StoredSession { mut meta, leaf, entries } = stored_session::read(file).map_err(refused)?;
+        if let Some(id) = &args.session_id {
+            meta.session_id = SessionId::from(id.as_str());
         }
-        None if file == Path::new("-") => (spool(std::io::stdin().lock()).map_err(at)?, Vec::new()),
-        None => (File::open(file).map_err(at)?, Vec::new()),
-    };
-    let refused = |error| TransferError::Document { file: file.to_owned(), error };
-    document.seek(SeekFrom::Start(0)).map_err(at)?;
-    let outlines = Outline::read(BufReader::with_capacity(1 << 16, &document)).map_err(refused)?;
-    if args.session_id.is_some() && outlines.len() > 1 {
-        return Err(TransferError::Arguments("--as names one session: the document has several paths"));
-    }
-    for outline in &outlines {
-        let mut session = SessionImport::new(client, args, file, outline.id());
-        let mut importer = Importer::new(outline, args.session_id.as_deref().map(SessionId::from));
-        let id = importer.session_id().clone();
-        // Each step is read at its place with its length: a buffer would be filled anew for each.
-        let mut reader = &document;
-        let mut outcome = Value::Null;
-        for nth in 0..outline.len() {
-            let step = outline.step(&mut reader, nth).map_err(refused)?;
-            for entry in importer.step(step) {
-                outcome = session.push(&id, entry).await?;
-                if outcome == "skipped" {
-                    break;
-                }
-                if outcome == "staged" && args.replace && session.batches == 2 {
-                    progress.line(&format!("{id}: deleted; readers see the new session when its import ends"));
-                }
-            }
-            progress.step(id.as_str(), nth as u64 + 1, Some(outline.len() as u64));
+        let id = meta.session_id.clone();
+        let mut session = SessionImport::new(client, args, file, id.as_str());
+        let (all, mut done, mut outcome) = (entries.len() as u64, 0, Value::Null);
+        for entry in entries {
+            outcome = session.push(&id, entry).await?;
             if outcome == "skipped" {
                 break;
             }
+            done += 1;
+            self.progress.step(id.as_str(), done, Some(all));
         }
-        let tally = importer.tally;
         if outcome != "skipped" {
-            let mut metadata = Map::new();
-            if let Some(name) = file.file_name().filter(|_| file != Path::new("-")) {
-                metadata.insert("imported_from".to_owned(), Value::from(name.to_string_lossy()));
-            }
-            let finish = importer.finish(now_ms(), metadata);
-            session.entries.extend(finish.document);
-            let finish = json!({ "meta": finish.meta, "active_leaf": finish.leaf });
-            outcome = session.end(&id, finish).await?;
+            outcome = session.end(&id, json!({ "meta": meta, "active_leaf": leaf })).await?;
         }
-        total.add(&outcome, session.added);
-        progress.line(&format!("{}: {}", file.display(), summary(id.as_str(), &outcome, &tally, &notes)));
+        self.total.add(&outcome, session.added);
+        let outcome = outcome.as_str().unwrap_or("checked");
+        self.progress.line(&format!("{}: {outcome} {id}: {all} entries", file.display()));
+        Ok(())
     }
-    Ok(())
+
+    async fn file(&mut self, file: &Path) -> Result<(), TransferError> {
+        let Import { client, args, .. } = *self;
+        if args.format == Format::Fs {
+            return self.stored(file).await;
+        }
+        let at = |error| TransferError::File { file: file.to_owned(), error };
+        let (mut document, notes) = match args.from {
+            Some(producer) => {
+                let transcript = foreign::read(producer, file)?;
+                let mut spooled = tempfile::tempfile().map_err(at)?;
+                spooled.write_all(transcript.document.to_string().as_bytes()).map_err(at)?;
+                (spooled, transcript.notes)
+            }
+            None if file == Path::new("-") => (spool(std::io::stdin().lock()).map_err(at)?, Vec::new()),
+            None => (File::open(file).map_err(at)?, Vec::new()),
+        };
+        let refused = |error| TransferError::Document { file: file.to_owned(), error };
+        document.seek(SeekFrom::Start(0)).map_err(at)?;
+        let outlines = Outline::read(BufReader::with_capacity(1 << 16, &document)).map_err(refused)?;
+        if args.session_id.is_some() && outlines.len() > 1 {
+            return Err(TransferError::Arguments("--as names one session: the document has several paths"));
+        }
+        for outline in &outlines {
+            let mut session = SessionImport::new(client, args, file, outline.id());
+            let mut importer = Importer::new(outline, args.session_id.as_deref().map(SessionId::from));
+            let id = importer.session_id().clone();
+            // Each step is read at its place with its length: a buffer would be filled anew for each.
+            let mut reader = &document;
+            let mut outcome = Value::Null;
+            for nth in 0..outline.len() {
+                let step = outline.step(&mut reader, nth).map_err(refused)?;
+                for entry in importer.step(step) {
+                    outcome = session.push(&id, entry).await?;
+                    if outcome == "skipped" {
+                        break;
+                    }
+                    if outcome == "staged" && args.replace && session.batches == 2 {
+                        self.progress.line(&format!("{id}: deleted; readers see the new session when its import ends"));
+                    }
+                }
+                self.progress.step(id.as_str(), nth as u64 + 1, Some(outline.len() as u64));
+                if outcome == "skipped" {
+                    break;
+                }
+            }
+            let tally = importer.tally;
+            if outcome != "skipped" {
+                let mut metadata = Map::new();
+                if let Some(name) = file.file_name().filter(|_| file != Path::new("-")) {
+                    metadata.insert("imported_from".to_owned(), Value::from(name.to_string_lossy()));
+                }
+                let finish = importer.finish(now_ms(), metadata);
+                session.entries.extend(finish.document);
+                let finish = json!({ "meta": finish.meta, "active_leaf": finish.leaf });
+                outcome = session.end(&id, finish).await?;
+            }
+            self.total.add(&outcome, session.added);
+            self.progress.line(&format!("{}: {}", file.display(), summary(id.as_str(), &outcome, &tally, &notes)));
+        }
+        Ok(())
+    }
 }
 
 fn summary(id: &str, outcome: &Value, tally: &Tally, notes: &[String]) -> String {

@@ -20,7 +20,7 @@ pub fn apply(
 ) -> Result<Outcome, Failure> {
     let known = EventName::find(name).filter(|event| event.class == Class::Kept && event.is_a_drivers());
     let known = known.ok_or_else(|| Refusal::RequestInvalid(format!("type: {name:?} answers no request")))?;
-    known.check(fields).map_err(Refusal::RequestInvalid)?;
+    known.check(fields).map_err(|why| Refusal::RequestInvalid(why.to_string()))?;
     let mut work = Work::open(view, stamp, session_id)?;
     let seq = work.publish_stream(name, None, fields.clone());
     work.finish(&json!({ "seq": seq }))

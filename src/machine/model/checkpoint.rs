@@ -1,4 +1,4 @@
-//! Owns: the arithmetic of checkpoints: what one covers, when one is due by itself, and what its result changes.
+//! Owns: the arithmetic of a session's checkpoints: what one covers, when one is due by itself, and what its result changes.
 //! A checkpoint asks a worker to look back over the conversation. The worker writes back what it learned.
 
 use schemars::JsonSchema;

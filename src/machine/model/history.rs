@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::names;
 use crate::machine::entry::{Body, Entry};
 use crate::machine::json::Json;
-use crate::machine::message::{AgentMessage, ContentBlock, StopReason};
+use crate::machine::message::{AgentMessage, ContentBlock};
 use crate::machine::toolpath::time;
 
 /// Who a row is by.
@@ -121,7 +121,7 @@ fn message_rows(entry: &Entry, message: AgentMessage) -> Vec<Row> {
                 rows.push(Row {
                     provider: named(provider),
                     model: named(model),
-                    stop_reason: Some(stop_word(stop_reason).to_owned()),
+                    stop_reason: Some(stop_reason.name().to_owned()),
                     thinking: thought,
                     ..Row::new(timestamp, RowRole::Assistant, said)
                 });
@@ -220,16 +220,6 @@ fn attachments(origin: &Value, blocks: &[ContentBlock]) -> Option<Vec<Value>> {
         }
     }
     Some(attachments)
-}
-
-fn stop_word(reason: StopReason) -> &'static str {
-    match reason {
-        StopReason::End => "end",
-        StopReason::Length => "length",
-        StopReason::FunctionCall => "function_call",
-        StopReason::Aborted => "aborted",
-        StopReason::Error => "error",
-    }
 }
 
 #[cfg(test)]

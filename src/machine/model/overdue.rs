@@ -1,5 +1,5 @@
-//! Owns: what happens when a time of the model is over. It is void if the session has another one by now: something happened
-//! meanwhile, or another leader's command came first.
+//! Owns: what happens when a time of the model is over. It has no effect if the session has another one by now: something
+//! happened meanwhile, or another leader's command came first.
 
 use serde_json::json;
 

@@ -1,4 +1,4 @@
-//! Owns: how the events of a turn are told in the words of the session model. One event of the journal may be two here.
+//! Owns: the names and fields that events of a turn have in the session model. One event of the journal may be two here.
 
 use super::scene::Fields;
 use crate::machine::json::Json;

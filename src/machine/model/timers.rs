@@ -1,5 +1,5 @@
 //! Owns: the times of the model: when a session is idle, inactive, waits in vain for a checkpoint or for a person. They are
-//! due times as those of turns; the leader proposes what is over.
+//! due times like those of turns: the leader proposes a command when one has passed.
 
 use super::profile::Profile;
 use crate::machine::apply::Draft;

@@ -409,7 +409,7 @@ fn stop_reason(native: Option<&str>, calls: bool) -> (StopReason, Option<String>
         "error" | "failed" => StopReason::Error,
         _ => StopReason::End,
     };
-    (reason, Some(native.to_owned()).filter(|native| native != step::stop_reason_name(reason)))
+    (reason, Some(native.to_owned()).filter(|native| native != reason.name()))
 }
 
 fn usage(tokens: &Value) -> Option<Usage> {

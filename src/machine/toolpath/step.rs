@@ -9,7 +9,7 @@ use super::{BARE_STEP_TYPE, EXTRAS, PATH_ENTRY, PATH_ENTRY_TYPE, actor, check, d
 use crate::machine::entry::{Body, Entry};
 use crate::machine::ids::EntryId;
 use crate::machine::json::Json;
-use crate::machine::message::{AgentMessage, ContentBlock, StopReason, Usage};
+use crate::machine::message::{AgentMessage, ContentBlock, Usage};
 
 pub const APPEND: &str = "conversation.append";
 pub const EVENT: &str = "conversation.event";
@@ -177,7 +177,7 @@ fn turn(entry: &Entry, message: &AgentMessage, results: &[Entry]) -> Value {
         }
         turn["stop_reason"] = match native_stop_reason {
             Some(native) => Value::from(native.as_str()),
-            None => Value::from(stop_reason_name(*stop_reason)),
+            None => Value::from(stop_reason.name()),
         };
     }
     turn
@@ -198,16 +198,6 @@ fn role(message: &AgentMessage) -> String {
 /// Whether a role has no message of its own here.
 pub fn is_foreign_role(role: &str) -> bool {
     !matches!(role, "user" | "assistant") && !role.starts_with(CUSTOM_ROLE)
-}
-
-pub fn stop_reason_name(reason: StopReason) -> &'static str {
-    match reason {
-        StopReason::End => "end",
-        StopReason::Length => "length",
-        StopReason::FunctionCall => "function_call",
-        StopReason::Aborted => "aborted",
-        StopReason::Error => "error",
-    }
 }
 
 fn content(message: &AgentMessage) -> Vec<ContentBlock> {

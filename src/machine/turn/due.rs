@@ -1,6 +1,6 @@
 //! Owns: what is due at a time. Due times are records of the state. The leader proposes `Fire` when one is over; a new
-//! leader finds what is overdue. Firing deletes the record, so each fires once, and it is void if what it was about no
-//! longer stands. A due time that moved is not rewritten with every move: when the old one fires, it is set again.
+//! leader finds what is overdue. Firing deletes the record, so each fires once. It has no effect if its reason no longer
+//! exists. A due time that moved is not rewritten with every move: when the old one fires, it is set again.
 
 use serde::{Deserialize, Serialize};
 

@@ -114,7 +114,7 @@ fn one(work: &mut Work<'_>, turn_id: &str, event: &Fields) -> Result<Option<u64>
     let name: String = text(event, "type");
     let known = EventName::find(&name).filter(|known| known.is_a_drivers());
     let known = known.ok_or_else(|| invalid(format!("type: a driver does not emit {name:?}")))?;
-    known.check(event).map_err(invalid)?;
+    known.check(event).map_err(|why| invalid(why.to_string()))?;
     let turn = work.read_turn(turn_id)?.ok_or_else(|| unknown_turn(turn_id))?;
     if let Some(seq) = mark_of(&name, event).map(|mark| work.marked(turn_id, &mark)).transpose()?.flatten() {
         return Ok(Some(seq));

@@ -2,6 +2,7 @@
 //! Never: what an event does (`emit.rs`).
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use serde::Deserialize;
 
@@ -325,20 +326,15 @@ impl EventName {
     }
 
     /// Checks the fields. The error names the field and what it must be.
-    pub fn check(&self, fields: &Fields) -> Result<(), String> {
+    pub fn check(&self, fields: &Fields) -> Result<(), EventError> {
         for field in self.fields {
             let found = fields.get(field.name).filter(|value| value.text() != "null" || !field.is_text_like());
             match found {
                 None if field.required => {
-                    return Err(format!(
-                        "{}: the field {:?} is missing: give {}",
-                        self.name,
-                        field.name,
-                        field.words()
-                    ));
+                    return Err(EventError::FieldMissing { event: self.name, field: *field });
                 }
                 Some(value) if !field.kind.accepts(value.text()) => {
-                    return Err(format!("{}: the field {:?} must be {}", self.name, field.name, field.words()));
+                    return Err(EventError::FieldWrong { event: self.name, field: *field });
                 }
                 Some(_) | None => {}
             }
@@ -346,6 +342,48 @@ impl EventName {
         Ok(())
     }
 }
+
+/// Why an event of a driver is refused.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum EventError {
+    TypeMissing,
+    TypeUnknown(String),
+    /// Only the store creates events of this name.
+    OfTheStore(&'static str),
+    /// The name belongs to a reply.
+    NotOfAStream(&'static str),
+    FieldMissing {
+        event: &'static str,
+        field: Field,
+    },
+    FieldWrong {
+        event: &'static str,
+        field: Field,
+    },
+}
+
+impl fmt::Display for EventError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            EventError::TypeMissing => f.write_str("the field \"type\" is missing: give the name of an event"),
+            EventError::TypeUnknown(name) => write!(f, "type: no event is called {name:?}"),
+            EventError::OfTheStore(name) => {
+                write!(f, "type: {name:?} is the store's own event; a driver does not emit it")
+            }
+            EventError::NotOfAStream(name) => {
+                write!(f, "type: {name:?} is a reply, not an event of a stream; a driver does not emit it")
+            }
+            EventError::FieldMissing { event, field } => {
+                write!(f, "{event}: the field {:?} is missing: give {}", field.name, field.words())
+            }
+            EventError::FieldWrong { event, field } => {
+                write!(f, "{event}: the field {:?} must be {}", field.name, field.words())
+            }
+        }
+    }
+}
+
+impl std::error::Error for EventError {}
 
 impl Field {
     /// Whether null counts as missing.
@@ -443,7 +481,7 @@ mod tests {
             ("usage_context", json!({"contextTokens": null, "maxContextTokens": 1}), "contextTokens"),
             ("tool_result", json!({"toolCallId": "c", "status": "success", "output": 5}), "output"),
         ] {
-            let why = EventName::find(name).unwrap().check(&fields(given)).unwrap_err();
+            let why = EventName::find(name).unwrap().check(&fields(given)).unwrap_err().to_string();
             assert!(why.contains(name) && why.contains(field), "{why}");
         }
     }

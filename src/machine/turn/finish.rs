@@ -1,4 +1,4 @@
-//! Ending a turn: its reply closes, open requests and commands are void, the stream and the queue go on.
+//! Ending a turn: its reply closes, open requests and commands end without effect, the next turn of the queue begins.
 
 use super::ask;
 use super::events::Fields;

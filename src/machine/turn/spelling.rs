@@ -1,13 +1,13 @@
 //! Owns: the second spelling of events. The session model has names of its own for what the gateway calls otherwise; a
 //! driver may use either, and the journal has the gateway's.
 
-use super::events::{EVENTS, EventName, Fields, get, text};
+use super::events::{EVENTS, EventError, EventName, Fields, get, text};
 use crate::machine::json::Json;
 
 /// An event in the gateway's spelling, with its shape checked. The error says what is wrong with it.
-pub fn checked(mut event: Fields) -> Result<Fields, String> {
+pub fn checked(mut event: Fields) -> Result<Fields, EventError> {
     let Some(name) = get::<String>(&event, "type") else {
-        return Err("the field \"type\" is missing: give the name of an event".to_owned());
+        return Err(EventError::TypeMissing);
     };
     // The store fills these in.
     for own in ["sessionId", "turnId", "seq", "ts"] {
@@ -15,10 +15,12 @@ pub fn checked(mut event: Fields) -> Result<Fields, String> {
     }
     let event = normal(&name, event);
     let name = text(&event, "type");
-    let known = EventName::find(&name).ok_or_else(|| format!("type: no event is called {name:?}"))?;
+    let known = EventName::find(&name).ok_or(EventError::TypeUnknown(name))?;
     if !known.is_a_drivers() {
-        let whose = if known.is_numbered() { "the store's own event" } else { "a reply, not an event of a stream" };
-        return Err(format!("type: {name:?} is {whose}; a driver does not emit it"));
+        return Err(match known.is_numbered() {
+            true => EventError::OfTheStore(known.name),
+            false => EventError::NotOfAStream(known.name),
+        });
     }
     known.check(&event)?;
     Ok(event)

@@ -71,8 +71,7 @@ fn request_id(text: &str) -> Result<RequestId, Refusal> {
 mod tests {
     use super::*;
 
-    const LIMITS: Limits =
-        Limits { default_list_limit: 50, max_list_limit: 500, model: crate::machine::model::profile::Terms::DEFAULT };
+    const LIMITS: Limits = Limits::DEFAULT;
 
     fn propose(function: &str, request: &str) -> Result<Decision, Refusal> {
         decide(

@@ -10,8 +10,8 @@ use prost::Message as _;
 use super::record::{Entry, Unreadable};
 use super::segment::{FRAME_HEAD_BYTES, FrameHead};
 use super::{Log, LogError, Shared, disk_error};
+use crate::blocking::block;
 use crate::proto::log as proto;
-use crate::storage::blocking::block;
 use crate::storage::disk::Disk;
 
 /// A range of a file that holds the entries `from..to`.

@@ -44,10 +44,10 @@ use freeze::{Freeze, FrozenPairs};
 use layers::Layers;
 use recent::is_plain;
 
-use super::blocking::block;
 use super::files::{self, DirLock};
 use super::state::{Encoded, Records, checkpoint};
 use super::{Frozen, Pairs, Store};
+use crate::blocking::block;
 use crate::machine::refusal::Fault;
 use crate::machine::view::View;
 use crate::metrics::{Page, catalogue};

@@ -10,13 +10,11 @@
 //! A part is `01` and eight bytes (a number, big-endian), or `02` and a text. So keys sort like their parts, and the
 //! parts of a key are a prefix of the keys under it.
 
-use std::ops::ControlFlow;
-
 use bytes::Bytes;
 
 use super::family::Family;
 use super::key::{self, Key, KeyReader, put_text};
-use super::kv::{Changed, Kv, Layer};
+use super::kv::{Changed, Kv, Layer, some_keys};
 use super::view::collect;
 use crate::machine::beside::{DROP_MAX, Part, RecordKey, RecordLeftover, Space};
 use crate::machine::change::RecordChange;
@@ -26,9 +24,6 @@ use crate::machine::refusal::Fault;
 
 const NUMBER: u8 = 1;
 const TEXT: u8 = 2;
-
-/// Values that are read to free them in one command.
-const FREE_BYTES_MAX: usize = 4 << 20;
 
 /// The key of a record of the cluster, or of a session's record in this generation.
 pub fn key(record: &RecordKey, generation: u32) -> Vec<u8> {
@@ -175,25 +170,10 @@ pub(super) fn write<K: Kv + ?Sized>(
     }
 }
 
-/// Up to `limit` keys under a prefix, and whether there are more.
-fn some<K: Kv + ?Sized>(kv: &K, prefix: &[u8], limit: usize) -> Result<(Vec<Vec<u8>>, bool), Fault> {
-    let (mut found, mut bytes, mut more) = (Vec::new(), 0, false);
-    kv.scan(prefix, key::after(prefix).as_deref(), &mut |key, value| {
-        more = found.len() == limit || bytes > FREE_BYTES_MAX;
-        if more {
-            return ControlFlow::Break(());
-        }
-        found.push(key.to_vec());
-        bytes += value.len();
-        ControlFlow::Continue(())
-    })?;
-    Ok((found, more))
-}
-
 fn drop_session<K: Kv + ?Sized>(changed: &mut Changed, kv: &K, session_id: &SessionId) -> Result<(), Fault> {
     let layer = Layer { over: changed, base: kv };
     let generation = generation(&layer, session_id)?;
-    let (found, more) = some(&layer, &session_prefix(session_id, generation), DROP_MAX)?;
+    let (found, more) = some_keys(&layer, &session_prefix(session_id, generation), DROP_MAX)?;
     if more {
         let leftover = RecordLeftover { session_id: session_id.clone(), generation };
         changed.insert(leftover_key(&leftover), Some(Bytes::new()));
@@ -210,7 +190,7 @@ fn drop_session<K: Kv + ?Sized>(changed: &mut Changed, kv: &K, session_id: &Sess
 /// record needs.
 fn free<K: Kv + ?Sized>(changed: &mut Changed, kv: &K, left: &RecordLeftover, records: usize) -> Result<(), Fault> {
     let layer = Layer { over: changed, base: kv };
-    let (found, more) = some(&layer, &session_prefix(&left.session_id, left.generation), records)?;
+    let (found, more) = some_keys(&layer, &session_prefix(&left.session_id, left.generation), records)?;
     changed.extend(found.into_iter().map(|key| (key, None)));
     if more {
         return Ok(());
@@ -219,7 +199,7 @@ fn free<K: Kv + ?Sized>(changed: &mut Changed, kv: &K, left: &RecordLeftover, re
     let layer = Layer { over: changed, base: kv };
     let waiting = key::of_session(Family::RecordLeftover, &left.session_id);
     let current = session_prefix(&left.session_id, generation(&layer, &left.session_id)?);
-    if some(&layer, &waiting, 1)?.0.is_empty() && some(&layer, &current, 1)?.0.is_empty() {
+    if some_keys(&layer, &waiting, 1)?.0.is_empty() && some_keys(&layer, &current, 1)?.0.is_empty() {
         changed.insert(generation_key(&left.session_id), None);
     }
     Ok(())

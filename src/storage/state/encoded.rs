@@ -24,7 +24,7 @@ pub struct Encoded<'a> {
 
 impl<'a> Encoded<'a> {
     pub fn new(changes: &'a [Change]) -> Encoded<'a> {
-        let bodies = changes.iter().map(body_bytes).sum::<usize>();
+        let bodies = changes.iter().map(|change| sizes(change).body_bytes).sum::<usize>();
         let mut buffer = Buffer { bytes: BytesMut::with_capacity(bodies + BESIDE_BODIES_BYTES), values: Vec::new() };
         for change in changes {
             buffer.print(change);
@@ -45,7 +45,7 @@ impl<'a> Encoded<'a> {
     pub fn iter(&self) -> impl Iterator<Item = (&'a Change, Values<'_>)> {
         let mut rest = &self.values[..];
         self.changes.iter().map(move |change| {
-            let (own, later) = rest.split_at(value_count(change));
+            let (own, later) = rest.split_at(sizes(change).values);
             rest = later;
             (change, Values { bytes: &self.bytes, ranges: own })
         })
@@ -70,33 +70,28 @@ impl Values<'_> {
     }
 }
 
-/// The size of the part of a change that may be large.
-fn body_bytes(change: &Change) -> usize {
-    match change {
-        Change::Session(_, SessionChange::PutEntry(entry)) => entry.body.bytes(),
-        Change::Record(RecordChange::Put(_, value)) => value.text().len(),
-        Change::Session(..)
-        | Change::Answer(_)
-        | Change::Feed(_)
-        | Change::Work(_)
-        | Change::Record(_)
-        | Change::Clock(_) => 0,
-    }
+/// What a change takes in an encoded buffer.
+struct Sizes {
+    /// The part that may be large.
+    body_bytes: usize,
+    values: usize,
 }
 
-fn value_count(change: &Change) -> usize {
-    match change {
-        Change::Session(_, SessionChange::PutMeta(_) | SessionChange::PutEntry(_)) => 1,
-        Change::Answer(AnswerChange::Record(..)) => 1,
-        Change::Feed(FeedChange::Append { records, .. }) => records.len(),
-        Change::Record(RecordChange::Put(..)) => 1,
+fn sizes(change: &Change) -> Sizes {
+    let (body_bytes, values) = match change {
+        Change::Session(_, SessionChange::PutEntry(entry)) => (entry.body.bytes(), 1),
+        Change::Session(_, SessionChange::PutMeta(_)) => (0, 1),
+        Change::Answer(AnswerChange::Record(..)) => (0, 1),
+        Change::Feed(FeedChange::Append { records, .. }) => (0, records.len()),
+        Change::Record(RecordChange::Put(_, value)) => (value.text().len(), 1),
         Change::Session(..)
         | Change::Answer(_)
         | Change::Feed(_)
         | Change::Work(_)
         | Change::Record(_)
-        | Change::Clock(_) => 0,
-    }
+        | Change::Clock(_) => (0, 0),
+    };
+    Sizes { body_bytes, values }
 }
 
 struct Buffer {

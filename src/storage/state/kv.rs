@@ -6,6 +6,7 @@ use std::ops::{Bound, ControlFlow};
 
 use bytes::Bytes;
 
+use super::key;
 use crate::machine::refusal::Fault;
 
 /// An ordered map of bytes.
@@ -17,6 +18,24 @@ pub trait Kv {
 }
 
 pub type Visit<'a> = &'a mut dyn FnMut(&[u8], &Bytes) -> ControlFlow<()>;
+
+/// Values that are read to free them in one command: a deletion reads them too.
+const FREE_BYTES_MAX: usize = 4 << 20;
+
+/// Up to `limit` keys under a prefix, fewer if their values are large, and whether there are more.
+pub fn some_keys<K: Kv + ?Sized>(kv: &K, prefix: &[u8], limit: usize) -> Result<(Vec<Vec<u8>>, bool), Fault> {
+    let (mut found, mut bytes, mut more) = (Vec::new(), 0, false);
+    kv.scan(prefix, key::after(prefix).as_deref(), &mut |key, value| {
+        more = found.len() == limit || bytes > FREE_BYTES_MAX;
+        if more {
+            return ControlFlow::Break(());
+        }
+        found.push(key.to_vec());
+        bytes += value.len();
+        ControlFlow::Continue(())
+    })?;
+    Ok((found, more))
+}
 
 /// New values by key; `None` deletes the key.
 pub type Changed = BTreeMap<Vec<u8>, Option<Bytes>>;

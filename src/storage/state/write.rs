@@ -1,10 +1,8 @@
 //! Owns: the keys that each `Change` writes.
 //! Never: where the keys are stored, nor when they reach a disk.
 
-use std::ops::ControlFlow;
-
 use super::encoded::{Encoded, Values};
-use super::kv::{Changed, Kv, Layer};
+use super::kv::{Changed, Kv, Layer, some_keys};
 use super::view::{Records, collect, entries_prefix};
 use super::{
     answer, beside, clock, cursor, entry, feed_edge, feed_record, home, key, leaf, leftover, list, meta, pending_fork,
@@ -15,9 +13,6 @@ use crate::machine::ids::SessionId;
 use crate::machine::long::Leftover;
 use crate::machine::refusal::Fault;
 use crate::machine::view::View;
-
-/// Values that are read to free them in one command: a deletion reads them too.
-const FREE_BYTES_MAX: usize = 4 << 20;
 
 /// The keys that `changes` write. Later changes see earlier ones.
 pub fn write<K: Kv + ?Sized>(kv: &K, changes: &Encoded<'_>) -> Result<Changed, Fault> {
@@ -140,17 +135,7 @@ fn write_work<K: Kv + ?Sized>(changed: &mut Changed, kv: &K, change: &WorkChange
 /// Deletes some of the entries that wait. With the last of them goes the record, and a home that is not needed.
 fn free<K: Kv + ?Sized>(changed: &mut Changed, kv: &K, left: &Leftover, records: usize) -> Result<(), Fault> {
     let prefix = entries_prefix(&left.session_id, left.home);
-    let (mut found, mut bytes, mut more) = (Vec::new(), 0, false);
-    let layer = Layer { over: changed, base: kv };
-    layer.scan(&prefix, key::after(&prefix).as_deref(), &mut |key, value| {
-        more = found.len() == records || bytes > FREE_BYTES_MAX;
-        if more {
-            return ControlFlow::Break(());
-        }
-        found.push(key.to_vec());
-        bytes += value.len();
-        ControlFlow::Continue(())
-    })?;
+    let (found, more) = some_keys(&Layer { over: changed, base: kv }, &prefix, records)?;
     changed.extend(found.into_iter().map(|key| (key, None)));
     if more {
         return Ok(());

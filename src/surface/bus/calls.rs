@@ -80,7 +80,7 @@ struct Admitted {
 impl Bus {
     /// Starts a call that a client sent. Admission and the first step of the call happen before the next frame is read,
     /// so calls of one client enter the node in the order in which they were sent. Then they run concurrently. A call
-    /// with a large body may have to wait for its turn (`turns.rs`), and later calls overtake it.
+    /// with a large body may have to wait for its turn (`expensive_calls.rs`), and later calls overtake it.
     pub(super) async fn start_call(
         self: &Arc<Self>,
         client: &Arc<Client>,

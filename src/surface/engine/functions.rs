@@ -11,6 +11,7 @@ use tokio::sync::Semaphore;
 
 use super::sdk::{Connection, Handler, Registered};
 use crate::surface::errors::CallError;
+use crate::surface::fair_share::CallerKey;
 use crate::surface::gate::{Call, Caller, DescribedFunction, Door, Gate};
 
 /// The most calls in flight from all clients of an engine. Further calls are refused as retryable.
@@ -113,16 +114,15 @@ fn metadata(function: &DescribedFunction, alias_of: Option<&str>) -> Value {
     metadata
 }
 
+/// All calls of an engine count as those of one caller: the engine knows who made them, and this node does not.
 async fn call_gate(gate: &Gate, id: &str, data: Value, metadata: Option<Value>) -> Result<Value, CallError> {
-    let call = Call {
-        function: id.to_owned(),
-        body: data.to_string().into(),
-        metadata: metadata.map(|metadata| metadata.to_string()),
-        deadline: gate.deadline(),
-        caller: Caller { door: Door::Engine, identity: gate.engine_identity() },
-        trace: None,
-    };
+    let (body, deadline) = (data.to_string(), gate.deadline());
     drop(data);
+    let caller = Caller { door: Door::Engine, identity: gate.engine_identity() };
+    let key = CallerKey::of(&caller.identity, CallerKey::Name("engine".into()));
+    let _admitted = gate.admit_begun(key, id, body.len(), deadline).await?;
+    let metadata = metadata.map(|metadata| metadata.to_string());
+    let call = Call { metadata, ..Call::new(id, body, deadline, caller) };
     let text = gate.call(&call).await.map_err(|error| match error {
         CallError::FunctionUnknown(id) => CallError::Unavailable(format!("{id} is no longer served here; retry")),
         other => other,

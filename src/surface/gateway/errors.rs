@@ -150,7 +150,34 @@ impl From<CallError> for GatewayError {
             | Kind::EmptyBatch
             | Kind::InvalidCursor
             | Kind::InvalidSessionRequest => GatewayError::InvalidMessage(error.message()),
-            _of_other_doors => {
+            // Errors of other doors: neither the gate nor a function returns one here.
+            Kind::FunctionNotFound
+            | Kind::InfoNotFound
+            | Kind::EnqueueNotSupported
+            | Kind::UnknownAction
+            | Kind::TooManyCalls
+            | Kind::InvalidPayload
+            | Kind::InvalidFrame
+            | Kind::ClientTimeout
+            | Kind::ClientGone
+            | Kind::BindingRefused
+            | Kind::ClientFailed
+            | Kind::InvalidStreamRequest
+            | Kind::Compacted
+            | Kind::StreamUnavailable
+            | Kind::RouteNotFound
+            | Kind::NotOfThisAdapter
+            | Kind::InvalidQuery
+            | Kind::BodyTooLarge
+            | Kind::BodyTimeout
+            | Kind::ForeignOrigin
+            | Kind::ForeignHost
+            | Kind::BadHandshake
+            | Kind::HandshakeVersion
+            | Kind::TooManyConnections
+            | Kind::Unauthenticated
+            | Kind::TooManyLogins
+            | Kind::OperationRefused => {
                 tracing::error!(%error, "the gateway got an error that it does not expect");
                 GatewayError::Internal
             }

@@ -3,7 +3,7 @@
 
 use serde_json::Value;
 
-use crate::machine::json::Object;
+use crate::machine::json::{Object, kind_of};
 
 /// Why a message has no meaning here. The text names the field and the fix.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -126,13 +126,5 @@ fn missing(name: &str, expected: &str) -> FieldError {
 }
 
 fn wrong(name: &str, expected: &str, found: &Value) -> FieldError {
-    let found = match found {
-        Value::Null => "null",
-        Value::Bool(_) => "a boolean",
-        Value::Number(_) => "a number",
-        Value::String(_) => "a string",
-        Value::Array(_) => "an array",
-        Value::Object(_) => "an object",
-    };
-    FieldError(format!("{name}: give {expected}, not {found}"))
+    FieldError(format!("{name}: give {expected}, not {}", kind_of(found)))
 }

@@ -37,7 +37,7 @@ use self::errors::GatewayError;
 use self::pushes::Tenants;
 use super::bus::Bus;
 use super::fair_share::CallerKey;
-use super::gate::{Call, Caller};
+use super::gate::{Call, Caller, Door, DoorWork};
 use super::sidecar::NAME;
 use super::socket::SocketLimits;
 use super::socket::outbox::OutboxLimits;
@@ -144,8 +144,9 @@ impl Gateway {
     /// Executes a command of the gateway. Without a scope, the door itself answers for what it names.
     async fn change(&self, scope: Option<Arc<Scope>>, command: Beside) -> Result<Value, GatewayError> {
         let gate = self.bus.gate();
+        let work = work_of(scope.as_deref());
         let proposal = Proposal { scope, ..Proposal::new(Command::Beside(command), gate.deadline()) };
-        match gate.service().propose(proposal).await? {
+        match gate.propose(work, proposal).await? {
             Answer::Value(value) => parsed(&value),
             Answer::MetaSet { meta } => Ok(json!({ "meta": meta })),
             other => {
@@ -162,7 +163,7 @@ impl Gateway {
         query: BesideQuery,
         reads: Reads,
     ) -> Result<T, GatewayError> {
-        let gate = self.bus.gate();
+        let work = work_of(scope.as_deref());
         let query = Query::Beside(query);
         let query = match scope {
             Some(scope) => Query::Within { scope, query: Box::new(query) },
@@ -172,7 +173,7 @@ impl Gateway {
             Reads::Fresh => Freshness::Linearizable,
             Reads::Local => Freshness::Local,
         };
-        match gate.service().ask(query, freshness, gate.deadline()).await? {
+        match self.bus.gate().ask(work, query, freshness).await? {
             Found::Value(value) => parsed(&value),
             other => {
                 tracing::error!(?other, "a query of the gateway got the answer of another one");
@@ -199,6 +200,12 @@ impl Gateway {
     pub fn measure(&self, page: &mut Page) {
         page.whole(catalogue::GATEWAY_CONNECTIONS, self.connections.load(Ordering::Relaxed) as u64);
     }
+}
+
+/// The commands and queries of one scope share the calls that run, as the calls of one caller do.
+fn work_of(scope: Option<&Scope>) -> DoorWork {
+    let key = CallerKey::Name(scope.map_or("gateway", Scope::text).into());
+    DoorWork { door: Door::Gateway, key }
 }
 
 fn parsed<T: DeserializeOwned>(value: &Json) -> Result<T, GatewayError> {

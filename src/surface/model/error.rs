@@ -7,8 +7,7 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 
-use crate::machine::refusal::Refusal;
-use crate::surface::errors::CallError;
+use crate::surface::errors::{CallError, Kind};
 use crate::surface::http::HttpError;
 
 /// Why a request is refused or failed.
@@ -42,12 +41,26 @@ pub enum ModelError {
 impl ModelError {
     /// The error of a call of the node's functions. `session_id` is what the client calls the session.
     pub fn of_call(error: CallError, session_id: &str) -> ModelError {
-        match error {
-            CallError::Refused(Refusal::SessionUnknown(_)) => ModelError::SessionNotFound(session_id.to_owned()),
-            CallError::Refused(refusal) => ModelError::Invalid(refusal.to_string()),
-            CallError::Unavailable(why) => ModelError::Unavailable(why),
-            CallError::ShuttingDown => ModelError::Unavailable(error.message()),
-            failed => ModelError::Failed(failed.message()),
+        match &error {
+            CallError::Refused(_) | CallError::RefusedByMain { .. } => match error.kind() == Kind::SessionNotFound {
+                true => ModelError::SessionNotFound(session_id.to_owned()),
+                false => ModelError::Invalid(error.message()),
+            },
+            CallError::Unavailable(_) | CallError::ShuttingDown | CallError::TooManyCalls { .. } => {
+                ModelError::Unavailable(error.message())
+            }
+            CallError::OutcomeUnknown(_)
+            | CallError::FunctionUnknown(_)
+            | CallError::InfoUnknown(_)
+            | CallError::EnqueueNotSupported
+            | CallError::UnknownAction
+            | CallError::InvalidPayload(_)
+            | CallError::InvalidFrame(_)
+            | CallError::ClientTimeout(_)
+            | CallError::ClientGone
+            | CallError::Forbidden(_)
+            | CallError::Binding(_)
+            | CallError::Client(_) => ModelError::Failed(error.message()),
         }
     }
 
@@ -129,4 +142,22 @@ impl IntoResponse for ModelError {
 
 pub fn json_response(status: StatusCode, text: String) -> Response {
     (status, [(header::CONTENT_TYPE, HeaderValue::from_static("application/json"))], text).into_response()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::machine::ids::SessionId;
+    use crate::machine::refusal::Refusal;
+
+    #[test]
+    fn a_refusal_of_the_main_has_the_answer_of_one_made_here() {
+        for refusal in [Refusal::SessionUnknown(SessionId::from("main/cli:a")), Refusal::EmptyBatch] {
+            let there = CallError::RefusedByMain { code: refusal.code(), message: refusal.to_string() };
+            let here = CallError::Refused(refusal);
+            assert_eq!(ModelError::of_call(there, "cli:a"), ModelError::of_call(here, "cli:a"));
+        }
+        let unknown = CallError::RefusedByMain { code: "session/not_found", message: "no session".to_owned() };
+        assert_eq!(ModelError::of_call(unknown, "cli:a").status(), StatusCode::NOT_FOUND);
+    }
 }

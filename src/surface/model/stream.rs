@@ -1,11 +1,9 @@
 //! Owns: the events of a session as server-sent events: one frame per event with its number, in one `data` line.
 
 use std::collections::VecDeque;
-use std::convert::Infallible;
 use std::time::Duration;
 
-use axum::body::{Body, Bytes};
-use axum::http::{HeaderValue, header};
+use axum::body::Bytes;
 use axum::response::Response;
 use serde_json::json;
 use tokio::time::timeout;
@@ -15,14 +13,13 @@ use super::desk::Fresh;
 use super::error::ModelError;
 use super::follow::{Follow, Streamed, Subject, read};
 use super::login::Caller;
+use crate::surface::event_stream::{Printer, event_stream};
 use crate::surface::subscribe::Ended;
 
 /// How often a quiet stream says that it is there.
 const HEARTBEAT: Duration = Duration::from_secs(15);
 /// How long a client waits before it connects again, in milliseconds.
 const RETRY_MS: u32 = 500;
-/// The largest piece that is handed to a connection at once.
-const PIECE_BYTES: usize = 64 << 10;
 /// Events that are looked through for the turn of an adapter.
 const SCANNED_MAX: u64 = 2000;
 
@@ -34,11 +31,10 @@ enum Shows {
     Turn { message_id: String, has_begun: bool },
 }
 
-struct Printer {
+struct SessionPrinter {
     follow: Follow,
     shows: Shows,
     ended: Ended,
-    waiting: VecDeque<Bytes>,
     done: bool,
 }
 
@@ -53,7 +49,7 @@ pub async fn events(subject: Subject, seen: Option<u64>, ended: Ended) -> Result
     if let Some(oldest) = compacted {
         head.push_str(&format!("event: compacted\ndata: {}\n\n", json!({ "oldest": oldest })));
     }
-    Ok(response(Printer { follow, shows: Shows::Session, ended, waiting: text(head), done: false }))
+    Ok(event_stream(head, SessionPrinter { follow, shows: Shows::Session, ended, done: false }))
 }
 
 /// Where a stream begins.
@@ -81,45 +77,24 @@ pub async fn first(subject: &Subject, seen: Option<u64>, edge: Edge) -> Result<(
 pub fn turn(follow: Follow, message_id: String, is_old: bool, ended: Ended) -> Response {
     let session = follow.subject.session.clone();
     let ack = json!({ "type": "message_ack", "sessionId": session, "messageId": message_id });
-    let waiting = text(format!("event: message_ack\ndata: {ack}\n\n"));
-    response(Printer { follow, shows: Shows::Turn { message_id, has_begun: !is_old }, ended, waiting, done: false })
+    let begin = format!("event: message_ack\ndata: {ack}\n\n");
+    event_stream(
+        begin,
+        SessionPrinter { follow, shows: Shows::Turn { message_id, has_begun: !is_old }, ended, done: false },
+    )
 }
 
-fn response(printer: Printer) -> Response {
-    let chunk = |mut printer: Printer| async move { printer.piece().await.map(|piece| (piece, printer)) };
-    let pieces = futures::stream::unfold(printer, chunk);
-    let body = Body::from_stream(futures::StreamExt::map(pieces, Ok::<_, Infallible>));
-    let mut response = Response::new(body);
-    let headers = response.headers_mut();
-    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
-    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
-    response
-}
-
-fn text(text: String) -> VecDeque<Bytes> {
-    VecDeque::from([Bytes::from(text)])
-}
-
-impl Printer {
-    async fn piece(&mut self) -> Option<Bytes> {
-        loop {
-            if let Some(first) = self.waiting.front_mut() {
-                let piece = first.split_to(first.len().min(PIECE_BYTES));
-                if first.is_empty() {
-                    self.waiting.pop_front();
-                }
-                return Some(piece);
-            }
-            if self.done {
-                return None;
-            }
-            let printed = self.print_next().await?;
-            self.waiting = text(printed);
+impl Printer for SessionPrinter {
+    async fn print_next(&mut self) -> Option<VecDeque<Bytes>> {
+        if self.done {
+            return None;
         }
+        Some(VecDeque::from([Bytes::from(self.next_event().await?)]))
     }
+}
 
-    async fn print_next(&mut self) -> Option<String> {
+impl SessionPrinter {
+    async fn next_event(&mut self) -> Option<String> {
         loop {
             let ended = self.ended.clone();
             let next = tokio::select! {

@@ -1,7 +1,6 @@
 //! The laws of the client port: for any bytes on a socket, as HTTP or as frames of the bus, the connection is answered
 //! or closed, the next client is served, and no state of a closed connection remains.
 
-use session_manager::machine::model::profile::Terms;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,7 +12,7 @@ use session_manager::events::current::CurrentFeed;
 use session_manager::events::feed::{Feed, FeedSettings};
 use session_manager::mint::SystemMint;
 use session_manager::proposal::local::LocalAdapter;
-use session_manager::requests::{Limits, functions};
+use session_manager::requests::functions;
 use session_manager::surface::bus::{Bus, BusSettings};
 use session_manager::surface::calls::{Calls, Runtime};
 use session_manager::surface::endpoint::{self, EndpointSettings};
@@ -46,15 +45,7 @@ async fn client_port() -> ClientPort {
     let shutdown = CancellationToken::new();
     tokio::spawn(feed.clone().dispatch(shutdown.clone()));
     let adapter = Arc::new(LocalAdapter::memory(Arc::new(SystemMint::default()), feed.clone()));
-    let limits = Limits { default_list_limit: 50, max_list_limit: 500, model: Terms::DEFAULT };
-    let calls = Calls::new(Runtime {
-        adapter,
-        limits,
-        legacy_names: true,
-        authoritative: true,
-        keeps_turns: true,
-        call_timeout: Duration::from_secs(30),
-    });
+    let calls = Calls::new(Runtime::new(adapter));
     let bus = Bus::new(
         BusSettings {
             socket: SocketLimits { message_bytes_max: 1 << 20, ..SocketLimits::default() },

@@ -6,7 +6,6 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use prost::Message;
 use session_manager::machine::Command;
-use session_manager::machine::model::profile::Terms;
 use session_manager::proto::{log, peer};
 use session_manager::replication::wire;
 use session_manager::requests::{Decision, Limits, functions};
@@ -36,7 +35,7 @@ fn id(index: u64) -> Option<log::LogId> {
 }
 
 fn commands() -> Vec<Command> {
-    let limits = Limits { default_list_limit: 50, max_list_limit: 500, model: Terms::DEFAULT };
+    let limits = Limits::DEFAULT;
     let decide = |function: &session_manager::requests::Function| match (function.decide)(
         &requests::good(function.id).to_string(),
         &limits,

@@ -9,7 +9,6 @@ use proptest::prelude::*;
 use proptest::sample::Index;
 use serde_json::{Value, json};
 use session_manager::machine;
-use session_manager::machine::model::profile::Terms;
 use session_manager::machine::{Command, Stamped};
 use session_manager::requests::config_status::ReloadStatus;
 use session_manager::requests::{Decision, Done, Function, Limits, functions};
@@ -29,7 +28,7 @@ const MESSAGE_BYTES_MAX: usize = 8 << 10;
 const MEMORY_FACTOR: usize = 160;
 const MEMORY_SLACK: usize = 256 << 10;
 
-const LIMITS: Limits = Limits { default_list_limit: 50, max_list_limit: 500, model: Terms::DEFAULT };
+const LIMITS: Limits = Limits::DEFAULT;
 
 /// A valid request of each function, which succeeds in the state of `prepared`.
 pub fn good(id: &str) -> Value {

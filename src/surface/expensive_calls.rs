@@ -1,5 +1,6 @@
-//! Owns: the turns of expensive calls. A read of a session that was expensive lately waits for the others of its kind, and
-//! so does a call with a large body, so a thousand of them at once delay other calls by one of them and not by all.
+//! Owns: one queue for expensive reads and one for large bodies. A read of a session that was expensive lately waits for
+//! the others of its kind, and so does a call with a large body. So a thousand of them at once delay other calls by one of
+//! them and not by all.
 //! Never: what a call asks for.
 
 use std::collections::BTreeSet;
@@ -8,10 +9,10 @@ use std::sync::Mutex;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::sync::{Semaphore, SemaphorePermit};
 
 use super::locked;
+use crate::blocking::block;
 use crate::machine::Query;
 use crate::machine::ids::SessionId;
 
@@ -25,17 +26,17 @@ const LARGE_BODY_BYTES: usize = 256 << 10;
 const SESSIONS_MAX: usize = 1024;
 
 #[derive(Debug)]
-pub struct Turns {
+pub struct ExpensiveCalls {
     turn: Semaphore,
     /// Bodies have turns of their own: no read waits for them.
     body_turn: Semaphore,
     expensive: Mutex<BTreeSet<SessionId>>,
 }
 
-impl Default for Turns {
+impl Default for ExpensiveCalls {
     /// Half of the processors stay for other calls.
-    fn default() -> Turns {
-        Turns::new(std::thread::available_parallelism().map_or(1, |processors| processors.get() / 2))
+    fn default() -> ExpensiveCalls {
+        ExpensiveCalls::new(std::thread::available_parallelism().map_or(1, |processors| processors.get() / 2))
     }
 }
 
@@ -43,10 +44,10 @@ impl Default for Turns {
 #[derive(Debug, PartialEq, Eq)]
 pub struct NoTurn;
 
-impl Turns {
-    pub fn new(at_once: usize) -> Turns {
+impl ExpensiveCalls {
+    pub fn new(at_once: usize) -> ExpensiveCalls {
         let turns = || Semaphore::new(at_once.max(1));
-        Turns { turn: turns(), body_turn: turns(), expensive: Mutex::default() }
+        ExpensiveCalls { turn: turns(), body_turn: turns(), expensive: Mutex::default() }
     }
 
     /// Reads a body. A large one waits for its turn, and other calls go on while it is read.
@@ -56,7 +57,7 @@ impl Turns {
         }
         let turn = tokio::time::timeout_at(deadline.into(), self.body_turn.acquire()).await;
         let _turn = turn.map_err(|_| NoTurn)?;
-        Ok(aside(|| read(body)))
+        Ok(block(|| read(body)))
     }
 
     /// Waits for the turn of a read that is probably expensive. Others need none.
@@ -86,14 +87,6 @@ impl Turns {
             }
             expensive.insert(session.clone());
         }
-    }
-}
-
-/// Computes without keeping the other tasks of a runtime's worker thread waiting.
-fn aside<R>(compute: impl FnOnce() -> R) -> R {
-    match Handle::try_current().map(|runtime| runtime.runtime_flavor()) {
-        Ok(RuntimeFlavor::MultiThread) => tokio::task::block_in_place(compute),
-        Ok(_) | Err(_) => compute(),
     }
 }
 
@@ -149,7 +142,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn expensive_reads_take_turns_and_others_need_none() {
-        let (turns, large, small) = (Turns::new(1), SessionId::from("large"), SessionId::from("small"));
+        let (turns, large, small) = (ExpensiveCalls::new(1), SessionId::from("large"), SessionId::from("small"));
         let soon = || Instant::now() + Duration::from_secs(1);
         assert!(turns.wait(Some(&large), soon()).await.unwrap().is_none(), "nothing is known of it yet");
         turns.note(Some(&large), EXPENSIVE);
@@ -167,7 +160,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn large_bodies_take_turns_and_small_ones_and_reads_need_none() {
-        let (turns, large) = (Turns::new(1), "x".repeat(LARGE_BODY_BYTES + 1));
+        let (turns, large) = (ExpensiveCalls::new(1), "x".repeat(LARGE_BODY_BYTES + 1));
         let soon = || Instant::now() + Duration::from_secs(1);
         assert_eq!(turns.read_body(&large, soon(), str::len).await, Ok(LARGE_BODY_BYTES + 1));
         let turn = turns.body_turn.acquire().await.unwrap();
@@ -183,7 +176,7 @@ mod tests {
     #[test]
     fn other_calls_are_served_while_a_large_body_is_read() {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
-        let (turns, large) = (std::sync::Arc::new(Turns::new(1)), "x".repeat(LARGE_BODY_BYTES + 1));
+        let (turns, large) = (std::sync::Arc::new(ExpensiveCalls::new(1)), "x".repeat(LARGE_BODY_BYTES + 1));
         let (served, is_served) = std::sync::mpsc::channel();
         let reading = runtime.spawn(async move {
             let other = tokio::spawn(async move { served.send(()).unwrap() });
@@ -197,7 +190,7 @@ mod tests {
 
     #[test]
     fn what_is_remembered_is_bounded() {
-        let turns = Turns::default();
+        let turns = ExpensiveCalls::default();
         for nth in 0..3 * SESSIONS_MAX {
             turns.note(Some(&SessionId::from(nth.to_string().as_str())), EXPENSIVE);
         }
