@@ -832,6 +832,14 @@ await test('the node is killed while a reply streams, and the page goes on at an
     });
     await page.goto(`${home.url}/console#/sessions/${session_id}`);
     await see(page, '.entry', 'Tell me everything.');
+    // The scripts of pages that nobody opened arrive soon after the first page. A loss before that leads elsewhere: the
+    // page then goes to the console of another node as a whole.
+    await until('the other pages are loaded ahead', () =>
+        page.evaluate(() => {
+            const loaded = performance.getEntriesByType('resource').map((one) => one.name.split('/').pop());
+            return ['feed.js', 'reference.js'].every((name) => loaded.includes(name));
+        }),
+    );
     const seen = () => page.locator(`[data-entry="${entry_id}"] .markdown`).allInnerTexts();
     const words = Array.from({ length: 60 }, (_, at) => `word${at}`);
     const rest = others.map((one) => one.url);
