@@ -169,11 +169,22 @@ fn parse(name: &str, body: &str) -> Result<Operation, OperateError> {
     match name {
         "transfer-leader" => read(body).map(|Transfer { to }| Operation::TransferLeader { to }),
         "snapshot" => read(body).map(|Nothing {}| Operation::Snapshot),
-        "add" => read(body).map(|Added { node, address }| Operation::Add { node, address }),
+        "add" => match read(body)? {
+            Added { node, address } if is_address(&address) => Ok(Operation::Add { node, address }),
+            Added { .. } => Err(OperateError::Body("address: write host:port of the node's peer listener".to_owned())),
+        },
         "promote" => read(body).map(|Promoted { node }| Operation::Promote { node }),
         "remove" => read(body).map(|Removed { node, force }| Operation::Remove { node, force }),
         other => Err(OperateError::Unknown(other.to_owned())),
     }
+}
+
+/// Whether a text is a host and a port. What is not cannot be dialled, at no time, so it must not look like a failure
+/// that goes away.
+fn is_address(text: &str) -> bool {
+    let Some((host, port)) = text.rsplit_once(':') else { return false };
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b".-_[]:".contains(&byte);
+    !host.is_empty() && host.bytes().all(is_plain) && port.parse::<u16>().is_ok_and(|port| port > 0)
 }
 
 #[cfg(test)]
@@ -186,6 +197,13 @@ mod tests {
         assert_eq!(parse("remove", r#"{"node": 2}"#), Ok(Operation::Remove { node: 2, force: false }));
         for name in Operation::NAMES {
             assert!(matches!(parse(name, r#"{"x": 1}"#), Err(OperateError::Body(_))), "{name}");
+        }
+        let add = |address: &str| parse("add", &json!({ "node": 4, "address": address }).to_string());
+        for address in ["127.0.0.1:49200", "[::1]:49200", "node-4.example:1"] {
+            assert_eq!(add(address), Ok(Operation::Add { node: 4, address: address.to_owned() }));
+        }
+        for address in ["", "\u{d7}%2", "node-4", ":1", "node-4:", "node-4:0", "node-4:65536", "a b:1", "u@h/p:1"] {
+            assert_eq!(add(address).map_err(|error| error.kind()), Err(Kind::InvalidQuery), "{address:?}");
         }
         let unknown = parse("explode", "{}").unwrap_err();
         assert_eq!(unknown.kind(), Kind::RouteNotFound);
