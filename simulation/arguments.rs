@@ -22,7 +22,8 @@ Usage: cargo sim -- [--seeds A..B] [--scenario NAME] [--minutes M] [--jobs N]
   --planted        enable each planted bug and count the seeds until one finds it
   --bug BUG        only this one: skip-fsync, answer-before-commit, read-without-barrier, forget-dedup,
                    publish-before-commit, apply-twice-after-restart, reuse-ids-after-failover, accept-truncated-snapshot,
-                   constant-election-times, heartbeats-wait-for-disk, forward-without-scope, forget-overdue
+                   constant-election-times, heartbeats-wait-for-disk, forward-without-scope, forget-overdue,
+                   gaps-over-kept-events
 ";
 
 pub enum Wanted {
