@@ -6,6 +6,7 @@ use std::convert::Infallible;
 use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Router;
 use axum::body::{Body, Bytes};
@@ -49,6 +50,9 @@ use crate::access::{Action, Credentials, Identity, LoginError, audit};
 
 /// The largest piece of a response that is handed to a connection at once. The rest waits here, where it is counted.
 const PIECE_BYTES: usize = 64 << 10;
+/// The most that is read of the body of a refused request, and for how long.
+const DISCARDED_BYTES_MAX: usize = 16 << 10;
+const DISCARD_MAX: Duration = Duration::from_millis(200);
 /// Larger responses count towards the bound of unread responses.
 const COUNTED_BYTES: usize = 1 << 20;
 
@@ -297,14 +301,16 @@ async fn admitted(
         return upgrade(port, request, login, peer, place).unwrap_or_else(IntoResponse::into_response);
     }
     if !is_open(request.uri().path()) {
-        // The body of a refused request is never read.
         match login {
             Ok(identity) => request.extensions_mut().insert(identity),
             Err(refused) if is_grpc(request.headers()) => {
                 let refused = HttpError::Login(refused);
                 return tonic::Status::new(refused.kind().row().grpc, refused.to_string()).into_http();
             }
-            Err(refused) => return HttpError::Login(refused).into_response(),
+            Err(refused) => {
+                discard_small(request.into_body()).await;
+                return HttpError::Login(refused).into_response();
+            }
         };
     }
     if request.uri().path().starts_with(watch::PATH) {
@@ -320,6 +326,23 @@ async fn admitted(
     request.extensions_mut().insert(account::From(peer));
     // The router never fails: its error type has no values.
     routes.oneshot(request).await.unwrap_or_else(|never| match never {})
+}
+
+/// Reads the body of a refused request if it is small and has arrived. An answer before the end of a body resets the
+/// stream of HTTP/2, and some clients then lose the answer. A larger body is not worth the wait.
+async fn discard_small(body: Body) {
+    let mut pieces = body.into_data_stream();
+    let small = async {
+        let mut bytes = 0;
+        while let Some(Ok(piece)) = pieces.next().await {
+            bytes += piece.len();
+            if bytes > DISCARDED_BYTES_MAX {
+                return;
+            }
+        }
+    };
+    // The refusal is the same in any case.
+    let _ = timeout(DISCARD_MAX, small).await;
 }
 
 /// What needs no credentials: load balancers and people look there first. The console is a page without data.
