@@ -41,6 +41,8 @@ const AFTERWARDS: Duration = Duration::from_secs(1);
 const PATIENCE: Duration = Duration::from_secs(40);
 /// The last events arrive within this time.
 const LAST_EVENTS: Duration = Duration::from_secs(5);
+/// An event is delivered within this time in a cluster without faults.
+const STILL: Duration = Duration::from_secs(1);
 
 /// The result of a run.
 pub struct Report {
@@ -312,7 +314,20 @@ impl World<'_> {
             return Err(format!("liveness: members did not apply the same entries in the end: {far:?}"));
         }
         self.until(LAST_EVENTS, false, |_| false)?;
-        Ok(())
+        // What is due fires in this phase too. The run ends when subscribers had time to hear of the last of it.
+        let end = self.sim.elapsed() + PATIENCE;
+        loop {
+            let applied = self.applied();
+            self.until(STILL, false, |_| false)?;
+            if self.applied() == applied || self.sim.elapsed() >= end {
+                return Ok(());
+            }
+        }
+    }
+
+    /// How many entries each member has applied.
+    fn applied(&self) -> Vec<Option<u64>> {
+        self.stations.iter().map(|station| station.status().applied).collect()
     }
 
     /// Whether all members have applied the same index.
