@@ -25,6 +25,8 @@ const ENTRY_CACHE_BYTES: usize = 24 << 20;
 pub(super) struct Layers {
     /// The newest commits, without keys.
     pub recent: Recent,
+    /// How often they were moved to keys.
+    pub keys_made: u64,
     pub active: Changed,
     /// Index keys that are new in this layer; deleting one needs no tombstone. A busy session moves in its indexes with
     /// every append, and only its last position must reach the base.
@@ -57,6 +59,7 @@ impl Layers {
     pub fn over(base: Base) -> Layers {
         Layers {
             recent: Recent::default(),
+            keys_made: 0,
             active: Changed::new(),
             fresh: HashSet::new(),
             sealed: VecDeque::new(),
@@ -110,6 +113,7 @@ impl Layers {
     /// Makes the keys of the newest commits. Returns by how many bytes the layer grew.
     pub fn make_keys(&mut self) -> isize {
         let before = self.recent.bytes() as isize;
+        self.keys_made += 1;
         let keys = self.recent.make_keys();
         self.put(keys) - before
     }

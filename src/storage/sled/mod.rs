@@ -28,6 +28,8 @@ mod view;
 #[cfg(test)]
 mod kill_test;
 #[cfg(test)]
+mod seal_test;
+#[cfg(test)]
 mod store_test;
 
 use std::io;
@@ -248,16 +250,26 @@ impl Store for SledStore {
             let grown = self.shared.layers_mut().make_keys();
             control.active_bytes = control.active_bytes.saturating_add_signed(grown);
         }
-        // This is the only writer: what it reads here is still current when it writes.
-        let commit = self.shared.layers().prepare(changes)?;
-        // Under both locks, so that the flusher never sees the commit without its size.
-        let mut control = self.shared.control();
-        let grown = self.shared.layers_mut().commit(commit, changes, checkpoint);
-        control.active_bytes = control.active_bytes.saturating_add_signed(grown);
-        if control.active_bytes >= self.shared.bounds.flush_bytes {
-            self.shared.wake.notify_all();
+        loop {
+            // This is the only writer, so the content stays as it is. But the flusher or a freeze may move the newest
+            // commits to keys in between: then what was prepared misses what it relied on to be there.
+            let (commit, prepared_at) = {
+                let layers = self.shared.layers();
+                (layers.prepare(changes)?, layers.keys_made)
+            };
+            // Under both locks, so that the flusher never sees the commit without its size.
+            let mut control = self.shared.control();
+            let mut layers = self.shared.layers_mut();
+            if layers.keys_made != prepared_at {
+                continue;
+            }
+            let grown = layers.commit(commit, changes, checkpoint);
+            control.active_bytes = control.active_bytes.saturating_add_signed(grown);
+            if control.active_bytes >= self.shared.bounds.flush_bytes {
+                self.shared.wake.notify_all();
+            }
+            return Ok(());
         }
-        Ok(())
     }
 
     fn checkpoint(&self) -> Result<Option<Bytes>, Fault> {
