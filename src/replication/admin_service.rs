@@ -196,7 +196,8 @@ impl AdminService {
         let report = (self.describe)();
         let certificate =
             |end: CertificateEnd| Certificate { port: end.port.to_owned(), not_after_ms: end.not_after_ms };
-        let (role, health, health_reason) = condition(&metrics, identity.cluster_id.is_empty());
+        let (role, health, health_reason) =
+            condition(&metrics, identity.cluster_id.is_empty(), self.membership.peers.signs.silence());
         let mut warnings = report.warnings;
         if self.disk_space.own_is_low() {
             let (free, min) = (report.disk_free_bytes, self.disk_space.min_free());
@@ -253,8 +254,8 @@ fn index(id: &Option<super::types::LogId>) -> Option<u64> {
     id.as_ref().map(|id| id.index)
 }
 
-/// The role of a node, whether it can serve, and the reason if not.
-pub fn condition(metrics: &openraft::RaftMetrics<Types>, waiting: bool) -> (Role, Health, String) {
+/// The role of a node, whether it can serve, and the reason if not. `silence`: how long it has heard of no leader.
+pub fn condition(metrics: &openraft::RaftMetrics<Types>, waiting: bool, silence: Duration) -> (Role, Health, String) {
     if let Err(fatal) = &metrics.running_state {
         return (Role::Stopped, Health::Failed, fatal.to_string());
     }
@@ -274,6 +275,10 @@ pub fn condition(metrics: &openraft::RaftMetrics<Types>, waiting: bool) -> (Role
         (None, _) => (role, Health::NoLeader, "no leader is known".to_owned()),
         (Some(_), Role::Leader) if !alone && acked.is_none_or(|ago| ago > QUORUM_LOST) => {
             (role, Health::NoLeader, "no quorum answers this leader".to_owned())
+        }
+        // Without a quorum for a new one, openraft keeps the leader that it knew.
+        (Some(leader), _) if leader != metrics.id && silence > QUORUM_LOST => {
+            (role, Health::NoLeader, format!("node {leader}, which led, is silent"))
         }
         (Some(_), _) => (role, Health::Ok, String::new()),
     }

@@ -123,6 +123,11 @@ impl Signs {
         *lock(&self.last) = (sign, Instant::now());
     }
 
+    /// How long no leader or candidate was heard of.
+    pub fn silence(&self) -> Duration {
+        self.last().1.elapsed()
+    }
+
     fn last(&self) -> (Sign, Instant) {
         *lock(&self.last)
     }

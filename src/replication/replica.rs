@@ -558,7 +558,8 @@ impl Replica {
     /// The role of this node in its cluster, and the reason if it cannot serve at the moment.
     pub fn condition(&self) -> (&'static str, Option<String>) {
         let waiting = self.identity().cluster_id.is_empty();
-        let (role, health, why) = admin_service::condition(&self.raft.metrics().borrow_watched(), waiting);
+        let silence = self.membership.peers.signs.silence();
+        let (role, health, why) = admin_service::condition(&self.raft.metrics().borrow_watched(), waiting, silence);
         let role = match role {
             Role::Leader => "leader",
             Role::Follower => "follower",
