@@ -159,7 +159,8 @@ pub fn attach(view: &dyn View, stamp: &Stamp, attach: &AttachDriver) -> Result<O
     Ok(Outcome { answer: Ok(Answer::Value(Json::print(&answer))), changes, events: Vec::new() })
 }
 
-/// Whoever told of it says that it is gone. If it was told of from elsewhere since, it is not.
+/// Marks a driver as gone. A node does so when its connection ends; if the driver has attached at another node since, it
+/// stays.
 pub fn detach(view: &dyn View, stamp: &Stamp, driver_id: &str, node: Option<&str>) -> Result<Outcome, Failure> {
     let answer = |detached: bool| Answer::Value(Json::print(&serde_json::json!({ "detached": detached })));
     let told_by = |record: &DriverRecord| node.is_none() || record.driver.node.as_deref() == node;
