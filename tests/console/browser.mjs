@@ -257,7 +257,7 @@ await test('everything works with the keyboard only', async () => {
     assert.match(page.url(), /leaf=/);
     await press(page, 'c');
     await see(page, 'dialog', 'The first');
-    assert.equal(await page.locator('.compare-columns section').count(), 2);
+    await until('both branches', async () => (await page.locator('.compare-columns section').count()) === 2);
     await press(page, 'Escape');
     await until('no dialog', async () => (await page.locator('dialog').count()) === 0);
     await press(page, 'Escape');
