@@ -24,8 +24,8 @@ use tokio_tungstenite::tungstenite::Message;
 use tokio_util::sync::CancellationToken;
 use turmoil::net::TcpStream;
 
+use crate::frames;
 use crate::host::{CLIENT_PORT, session_model};
-use crate::listener::bus_request;
 use crate::network::SimulatedSockets;
 use crate::recorder::Recorder;
 use crate::tenant::{self, Tenant};
@@ -97,7 +97,7 @@ impl Connector for SimulatedDial {
 async fn connect(url: &str) -> Result<WebSocketStream<TcpStream>, String> {
     let address = url.strip_prefix("ws://").ok_or("it is not the URL of a bus")?;
     let stream = TcpStream::connect(address).await.map_err(|error| error.to_string())?;
-    let shaken = tokio_tungstenite::client_async(bus_request(Tenant::Everyone), stream).await;
+    let shaken = tokio_tungstenite::client_async(frames::request("/", Tenant::Everyone.token()), stream).await;
     let (mut socket, _) = shaken.map_err(|error| error.to_string())?;
     // The first frame confirms the registration.
     match socket.next().await {

@@ -3,23 +3,18 @@
 //! Never: checks of what they receive; the oracle `gateway` does that.
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use axum::http::HeaderValue;
-use axum::http::header::AUTHORIZATION;
-use futures::{SinkExt, StreamExt};
+use futures::StreamExt;
 use serde_json::{Value, json};
 use tokio::time::{Instant, timeout};
-use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::Message;
-use tokio_tungstenite::tungstenite::client::IntoClientRequest;
-use turmoil::net::TcpStream;
 
 use crate::determinism::Chance;
+use crate::frames::{self, Socket, next, ping, send};
 use crate::history::GatewayFrame;
-use crate::host::CLIENT_PORT;
 use crate::recorder::Recorder;
 use crate::workload::Common;
 
@@ -35,8 +30,6 @@ const ANSWER_MAX: Duration = Duration::from_secs(3);
 /// How often a front-end looks around, and how long a node may be silent.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 const SILENCE_MAX: Duration = Duration::from_millis(1_500);
-
-type Socket = WebSocketStream<TcpStream>;
 
 /// What the clients of the gateway share: the sessions, once they exist.
 type Sessions = Arc<Mutex<Vec<String>>>;
@@ -349,33 +342,9 @@ fn batch_of(n: u64, left: u64, said: &mut String, chance: &mut Chance) -> Value 
 }
 
 async fn connect(host: IpAddr) -> Result<Socket, String> {
-    let stream = TcpStream::connect(SocketAddr::new(host, CLIENT_PORT)).await.map_err(|error| error.to_string())?;
-    let mut request = "ws://localhost/ws".into_client_request().expect("a valid URL");
-    let bearer = HeaderValue::from_str(&format!("Bearer {TOKEN}")).expect("a token is a valid header");
-    request.headers_mut().insert(AUTHORIZATION, bearer);
-    let shaken = tokio_tungstenite::client_async(request, stream).await;
-    let (mut socket, _) = shaken.map_err(|error| error.to_string())?;
+    let mut socket = frames::connect(host, frames::request("/ws", TOKEN)).await?;
     expect(&mut socket, "authenticated").await?;
     Ok(socket)
-}
-
-async fn ping(socket: &mut Socket) -> Result<(), String> {
-    socket.send(Message::Ping(Vec::new().into())).await.map_err(|error| error.to_string())
-}
-
-async fn send(socket: &mut Socket, message: Value) -> Result<(), String> {
-    socket.send(Message::Text(message.to_string().into())).await.map_err(|error| error.to_string())
-}
-
-async fn next(socket: &mut Socket) -> Result<Value, String> {
-    loop {
-        match socket.next().await {
-            Some(Ok(Message::Text(text))) => return serde_json::from_str(&text).map_err(|error| error.to_string()),
-            Some(Ok(_)) => {}
-            Some(Err(error)) => return Err(error.to_string()),
-            None => return Err("closed".to_owned()),
-        }
-    }
 }
 
 /// The next frame of a type; skips others, except errors.

@@ -1,24 +1,18 @@
 //! Owns: a subscriber on the bus. It is bound to every event, moves between nodes at random or when a connection fails,
 //! and resumes at its last position. Never: checks of what it receives; the oracles do that.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::http::HeaderValue;
-use axum::http::header::AUTHORIZATION;
-use futures::{SinkExt, StreamExt};
+use futures::StreamExt;
 use serde_json::{Value, json};
 use tokio::time::{Instant, interval, timeout};
-use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::Message;
-use tokio_tungstenite::tungstenite::client::IntoClientRequest;
-use tokio_tungstenite::tungstenite::handshake::client::Request;
-use turmoil::net::TcpStream;
 
 use crate::determinism::Chance;
+use crate::frames::{self, Socket, next, ping, send};
 use crate::history::Place;
-use crate::host::CLIENT_PORT;
 use crate::recorder::{Received, Recorder};
 use crate::tenant::Tenant;
 use crate::workload::Common;
@@ -40,8 +34,6 @@ pub struct Listener {
     pub after: Option<(String, Place)>,
 }
 
-type Socket = WebSocketStream<TcpStream>;
-
 impl Listener {
     /// Connects and receives until the end of the run.
     pub async fn run(mut self) {
@@ -61,9 +53,7 @@ impl Listener {
     }
 
     async fn bind(&mut self, node: u64, host: IpAddr) -> Result<(Socket, usize), String> {
-        let stream = TcpStream::connect(SocketAddr::new(host, CLIENT_PORT)).await.map_err(|error| error.to_string())?;
-        let shaken = tokio_tungstenite::client_async(bus_request(Tenant::Everyone), stream).await;
-        let (mut socket, _) = shaken.map_err(|error| error.to_string())?;
+        let mut socket = frames::connect(host, frames::request("/", Tenant::Everyone.token())).await?;
         expect(&mut socket, "workerregistered").await?;
         // The first client that registers a function id owns it, so each listener uses another id.
         let hear = format!("listener::hear-{}", self.id);
@@ -104,7 +94,7 @@ impl Listener {
     }
 
     async fn listen(&mut self, mut socket: Socket, subscription: usize) {
-        let mut ping = interval(PING_EVERY);
+        let mut tick = interval(PING_EVERY);
         let mut heard = Instant::now();
         let leave_at = Instant::now() + self.chance.millis(1_000, 8_000);
         let why = loop {
@@ -121,15 +111,15 @@ impl Listener {
                     Some(Err(error)) => break error.to_string(),
                     None => break "the node closed the connection".to_owned(),
                 },
-                _tick = ping.tick() => {
+                _tick = tick.tick() => {
                     if heard.elapsed() > SILENCE_MAX {
                         break "no frame in time".to_owned();
                     }
                     if Instant::now() > leave_at && !self.common.stops() {
                         break "moves to another node".to_owned();
                     }
-                    if let Err(error) = socket.send(Message::Ping(Vec::new().into())).await {
-                        break error.to_string();
+                    if let Err(why) = ping(&mut socket).await {
+                        break why;
                     }
                 }
             }
@@ -155,14 +145,6 @@ impl Listener {
     }
 }
 
-/// The request that opens a connection to the bus, with the token of the caller.
-pub fn bus_request(tenant: Tenant) -> Request {
-    let mut request = "ws://localhost/".into_client_request().expect("a valid URL");
-    let bearer = HeaderValue::from_str(&format!("Bearer {}", tenant.token())).expect("a token is a valid header");
-    request.headers_mut().insert(AUTHORIZATION, bearer);
-    request
-}
-
 /// The sequence numbers that were left out before an event.
 pub fn skipped(range: &Value) -> Option<(u64, u64)> {
     Some((range["first"].as_u64()?, range["last"].as_u64()?))
@@ -174,21 +156,6 @@ pub fn place(position: &str) -> Option<Place> {
     let ordinal = fields.next()?.parse().ok()?;
     let index = fields.next()?.parse().ok()?;
     Some(Place { index, ordinal })
-}
-
-async fn send(socket: &mut Socket, frame: Value) -> Result<(), String> {
-    socket.send(Message::Text(frame.to_string().into())).await.map_err(|error| error.to_string())
-}
-
-async fn next(socket: &mut Socket) -> Result<Value, String> {
-    loop {
-        match socket.next().await {
-            Some(Ok(Message::Text(text))) => return serde_json::from_str(&text).map_err(|error| error.to_string()),
-            Some(Ok(_)) => {}
-            Some(Err(error)) => return Err(error.to_string()),
-            None => return Err("closed".to_owned()),
-        }
-    }
 }
 
 async fn expect(socket: &mut Socket, kind: &str) -> Result<Value, String> {

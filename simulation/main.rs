@@ -20,6 +20,7 @@ mod caller;
 mod caught;
 mod determinism;
 mod disk;
+mod frames;
 mod gateway_client;
 #[allow(dead_code, reason = "the oracles read it")]
 mod history;
@@ -46,6 +47,10 @@ use std::process::ExitCode;
 
 use arguments::Wanted;
 use session_manager::planted;
+
+/// As in the program. It takes less time than glibc's allocator and no randomness from the simulation.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();

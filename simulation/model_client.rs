@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 
 use serde_json::{Value, json};
 
-use super::{Client, Driven, lock};
+use super::{Client, lock};
 
 /// The agent, and its sessions: two people and a group.
 const AGENT: &str = "main";
@@ -81,29 +81,18 @@ impl Client {
     async fn take_turn(&mut self) {
         let known = lock(&self.common.model_turns).clone();
         // Turns run in the order of their messages: the newest wait.
-        let newest = known.len().saturating_sub(8);
-        let Some(turn_id) = self.chance.pick(&known[newest..]).cloned() else { return };
-        let request = json!({ "turn_id": turn_id, "driver_id": format!("driver {}", self.id) });
-        let answer = self.call("session::turn::claim", request, true).await;
-        let is_new = self.driven.iter().all(|driven| driven.turn_id != turn_id);
-        if answer.is_some_and(|answer| answer["claimed"] == true && answer["next_n"] == 1) && is_new {
-            self.driven.push(Driven { turn_id, n: 1, said: String::new() });
-        }
+        self.claim_one(&known[known.len().saturating_sub(8)..]).await;
     }
 
-    /// The next batch of a turn: text, a question to a person, or the end. A batch whose outcome is unknown is sent again.
+    /// The next batch of a turn: text, a question to a person, or the end.
     async fn answer_turn(&mut self) {
         let at = self.chance.below(self.driven.len());
-        let Some(Driven { turn_id, n, said }) = self.driven.get(at) else { return };
-        let (turn_id, n, mut said) = (turn_id.clone(), *n, said.clone());
         let mut events = Vec::new();
         if self.chance.one_in(2) {
-            let text = self.words();
-            said.push_str(&text);
-            events.push(json!({ "type": "text_delta", "text": text }));
+            events.push(self.says(at));
         }
         if self.chance.one_in(6) {
-            let call = format!("call {n}");
+            let call = format!("call {}", self.driven[at].n);
             events.push(json!({
                 "type": "permission_requested", "requestId": call, "toolCallId": call, "toolName": "rm",
                 "description": "",
@@ -112,19 +101,10 @@ impl Client {
         let ends = events.is_empty() || self.chance.one_in(3);
         match (ends, self.chance.one_in(5)) {
             (true, true) => events.push(json!({ "type": "turn_error", "code": "AGENT_ERROR", "message": "no" })),
-            (true, false) => events.push(json!({ "type": "turn_complete", "finalText": said })),
+            (true, false) => events.push(json!({ "type": "turn_complete", "finalText": self.driven[at].said })),
             (false, _) => {}
         }
-        let driver_id = format!("driver {}", self.id);
-        let request = json!({ "turn_id": turn_id, "driver_id": driver_id, "n": n, "events": events });
-        match self.call("session::turn::emit", request, true).await {
-            Some(_) if !ends => {
-                self.driven[at].n = n + 1;
-                self.driven[at].said = said;
-            }
-            // It has ended, it was taken away, or it is unknown whether the batch counts: this client leaves it.
-            Some(_) | None => drop(self.driven.remove(at)),
-        }
+        self.send_batch(at, &events, ends).await;
     }
 
     async fn decide(&mut self, session_id: &str) {

@@ -6,12 +6,15 @@
 //! belong to others, and clients without a scope hand sessions from one tenant to another, so that decisions about a
 //! scope race with all other commands in the log.
 //!
-//! The clients of the session model are in `model_client.rs`.
+//! The clients of the session model are in `model_client.rs`; how clients ask for turns and run them is in
+//! `turn_client.rs`.
 //!
 //! Only the raw store protocol writes to sessions named `raw …`, because it does not keep the laws of a transcript.
 
 #[path = "model_client.rs"]
 mod model_client;
+#[path = "turn_client.rs"]
+mod turn_client;
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -26,6 +29,7 @@ use crate::determinism::{self, Chance};
 use crate::history::Outcome;
 use crate::recorder::{Made, Recorder};
 use crate::tenant::Tenant;
+use turn_client::Driven;
 
 /// Sessions that all clients write to, so that calls conflict.
 const SHARED_SESSIONS: usize = 4;
@@ -91,14 +95,6 @@ fn text(words: &str) -> Value {
 
 fn message(words: &str) -> Value {
     json!({ "role": "user", "timestamp": 1, "content": text(words) })
-}
-
-/// A turn that a client has claimed.
-struct Driven {
-    turn_id: String,
-    /// The number of its next batch.
-    n: u64,
-    said: String,
 }
 
 /// One client: one call at a time.
@@ -336,69 +332,6 @@ impl Client {
             2 | 3 => self.claim().await,
             _more if self.driven.is_empty() => self.claim().await,
             _more => self.emit().await,
-        }
-    }
-
-    async fn ask_for_turn(&mut self) {
-        let known = lock(&self.common.turn_sessions).clone();
-        if known.len() < 2 {
-            let request = json!({ "title": self.words() });
-            let answer = self.call("session::create", request, false).await;
-            if let Some(session_id) = answer.as_ref().and_then(|answer| answer["session_id"].as_str()) {
-                lock(&self.common.turn_sessions).push(session_id.to_owned());
-            }
-            return;
-        }
-        let Some(session_id) = self.chance.pick(&known).cloned() else { return };
-        let text = self.words();
-        let request = json!({
-            "session_id": session_id, "text": text, "client_turn_id": format!("{} {}", self.id, self.written),
-            "refuse_if_busy": self.chance.one_in(3), "claim_within_ms": self.chance.between(200, 5_000),
-        });
-        if let Some(answer) = self.call("session::turn::ask", request, true).await
-            && let Some(turn_id) = answer["turn_id"].as_str()
-        {
-            lock(&self.common.turns).push(turn_id.to_owned());
-        }
-    }
-
-    async fn claim(&mut self) {
-        let known = lock(&self.common.turns).clone();
-        // Mostly one of the newest: the others have ended.
-        let newest = known.len().saturating_sub(6);
-        let Some(turn_id) = self.chance.pick(&known[newest..]).cloned() else { return };
-        let request = json!({ "turn_id": turn_id, "driver_id": format!("driver {}", self.id) });
-        let answer = self.call("session::turn::claim", request, true).await;
-        let is_new = self.driven.iter().all(|driven| driven.turn_id != turn_id);
-        if answer.is_some_and(|answer| answer["claimed"] == true && answer["next_n"] == 1) && is_new {
-            self.driven.push(Driven { turn_id, n: 1, said: String::new() });
-        }
-    }
-
-    /// The next batch of a turn, sometimes the last one. A batch whose outcome is unknown is sent again.
-    async fn emit(&mut self) {
-        let at = self.chance.below(self.driven.len());
-        let Some(Driven { turn_id, n, said }) = self.driven.get(at) else { return };
-        let (turn_id, n, mut said) = (turn_id.clone(), *n, said.clone());
-        let mut events = Vec::new();
-        for _ in 0..self.chance.between(1, 4) {
-            let text = self.words();
-            said.push_str(&text);
-            events.push(json!({ "type": "text_delta", "text": text }));
-        }
-        let ends = self.chance.one_in(4);
-        if ends {
-            events.push(json!({ "type": "turn_complete", "finalText": said }));
-        }
-        let driver_id = format!("driver {}", self.id);
-        let request = json!({ "turn_id": turn_id, "driver_id": driver_id, "n": n, "events": events });
-        match self.call("session::turn::emit", request, true).await {
-            Some(_) if !ends => {
-                self.driven[at].n = n + 1;
-                self.driven[at].said = said;
-            }
-            // It has ended, it was taken away, or it is unknown whether the batch counts: this client leaves it.
-            Some(_) | None => drop(self.driven.remove(at)),
         }
     }
 

@@ -326,18 +326,7 @@ fn in_full(state: &State, command: &Command) -> Result<Option<Command>, Fault> {
         Command::Beside(command) if command.is_internal() => return Ok(None),
         Command::Long(work) => return asked_for(state, work),
         Command::UpdateMessage(update) => update,
-        Command::Create(_)
-        | Command::Ensure(_)
-        | Command::SetMeta(_)
-        | Command::SetStatus(_)
-        | Command::Delete(_)
-        | Command::Append(_)
-        | Command::AppendMany(_)
-        | Command::Fork(_)
-        | Command::SetActiveLeaf(_)
-        | Command::Import(_)
-        | Command::Beside(_)
-        | Command::Store(_) => return Ok(Some(command.clone())),
+        whole => return Ok(Some(whole.clone())),
     };
     let NewContent::Patch(patch) = &update.content else { return Ok(Some(command.clone())) };
     let entry = state.view().entry(&update.session_id, &update.entry_id)?;

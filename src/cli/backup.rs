@@ -156,7 +156,7 @@ async fn ask(args: &BackupArgs, tls: Option<&OperatorTls>) -> Result<Backup, Cli
     Ok(admin.backup(args.local).await?)
 }
 
-/// The member that has most of those that follow; the leader if nobody follows.
+/// The follower that has applied most; the leader if there is no follower.
 fn choose(nodes: &[NodeStatus]) -> Option<&NodeStatus> {
     let answers = |node: &&NodeStatus| node.own.is_ok();
     let rank = |node: &&NodeStatus| {

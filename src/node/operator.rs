@@ -24,7 +24,7 @@ use crate::proto::admin::{
 };
 use crate::replication::admin_service::AdminService;
 use crate::replication::sender::Sender;
-use crate::surface::cluster::{NoCluster, OperateError, Operation, Operator};
+use crate::surface::cluster::{Addition, NoCluster, OperateError, Operation, Operator, Promotion, Removal, Transfer};
 
 /// A member that does not answer must not delay the others for long.
 const ANSWER_MAX: Duration = Duration::from_secs(2);
@@ -89,19 +89,19 @@ async fn change(member: &RaftAdapter, operation: Operation, caller: &Identity) -
         request
     }
     match operation {
-        Operation::TransferLeader { to } => {
+        Operation::TransferLeader(Transfer { to }) => {
             admin.transfer_leader(by(TransferLeaderRequest { call, to: to.unwrap_or(0) }, caller)).await?;
         }
         Operation::Snapshot => {
             admin.snapshot(by(SnapshotRequest { call }, caller)).await?;
         }
-        Operation::Add { node, address } => {
+        Operation::Add(Addition { node, address }) => {
             admin.add_learner(by(AddLearnerRequest { call, node, address }, caller)).await?;
         }
-        Operation::Promote { node } => {
+        Operation::Promote(Promotion { node }) => {
             admin.promote(by(PromoteRequest { call, node }, caller)).await?;
         }
-        Operation::Remove { node, force } => {
+        Operation::Remove(Removal { node, force }) => {
             admin.remove(by(RemoveRequest { call, node, force }, caller)).await?;
         }
     }

@@ -200,24 +200,7 @@ fn check_size(response: String) -> Result<String, CallError> {
 fn intent(decision: &Decision) -> Option<Intent> {
     match decision {
         Decision::Propose(_) => Some(Intent::Change),
-        Decision::Ask(Query::List(query)) => Some(Intent::Read { page: Some(query.limit) }),
-        Decision::Ask(Query::Messages(query)) => Some(Intent::Read { page: Some(query.limit) }),
-        Decision::Ask(Query::Export(query)) => Some(Intent::Read { page: Some(query.limit) }),
-        Decision::Ask(Query::Window(query)) => Some(Intent::Read { page: Some(query.limit) }),
-        Decision::Ask(Query::Tree(query)) => Some(Intent::Read { page: Some(query.limit) }),
-        Decision::Ask(
-            Query::Meta(_)
-            | Query::Cursor(_)
-            | Query::Cursors(_)
-            | Query::Beside(_)
-            | Query::Entry(..)
-            | Query::Leaf(_)
-            | Query::Entries(_)
-            | Query::Metas
-            | Query::EntriesAfter(..)
-            | Query::MetasFrom(_)
-            | Query::Within { .. },
-        ) => Some(Intent::Read { page: None }),
+        Decision::Ask(query) => Some(Intent::Read { page: query.page_limit() }),
         Decision::ProposeOnce { .. } | Decision::Introduce { .. } | Decision::ConfigStatus | Decision::ReloadConfig => {
             None
         }

@@ -17,27 +17,49 @@ use super::errors::Kind;
 use super::http::{self, Port};
 use crate::access::{Action, Identity};
 
-/// What an operator can do to a cluster.
+/// What an operator can do to a cluster, with the body of the request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Operation {
-    /// To a voter, or to the most up-to-date one.
-    TransferLeader {
-        to: Option<u64>,
-    },
+    TransferLeader(Transfer),
     /// On the node that is asked.
     Snapshot,
-    Add {
-        node: u64,
-        address: String,
-    },
-    Promote {
-        node: u64,
-    },
-    Remove {
-        node: u64,
-        force: bool,
-    },
+    Add(Addition),
+    Promote(Promotion),
+    Remove(Removal),
 }
+
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Transfer {
+    /// A voter; `None` for the most up-to-date one.
+    pub to: Option<u64>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Addition {
+    pub node: u64,
+    pub address: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Promotion {
+    pub node: u64,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Removal {
+    pub node: u64,
+    #[serde(default)]
+    pub force: bool,
+}
+
+/// The body of an operation without arguments.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Nothing {}
 
 impl Operation {
     pub const NAMES: [&str; 5] = ["transfer-leader", "snapshot", "add", "promote", "remove"];
@@ -131,50 +153,19 @@ fn answer(result: Result<Value, OperateError>) -> Response {
     }
 }
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Transfer {
-    to: Option<u64>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Nothing {}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Added {
-    node: u64,
-    address: String,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Promoted {
-    node: u64,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Removed {
-    node: u64,
-    #[serde(default)]
-    force: bool,
-}
-
 fn parse(name: &str, body: &str) -> Result<Operation, OperateError> {
     fn read<T: DeserializeOwned>(body: &str) -> Result<T, OperateError> {
         serde_json::from_str(body).map_err(|error| OperateError::Body(error.to_string()))
     }
     match name {
-        "transfer-leader" => read(body).map(|Transfer { to }| Operation::TransferLeader { to }),
+        "transfer-leader" => read(body).map(Operation::TransferLeader),
         "snapshot" => read(body).map(|Nothing {}| Operation::Snapshot),
-        "add" => match read(body)? {
-            Added { node, address } if is_address(&address) => Ok(Operation::Add { node, address }),
-            Added { .. } => Err(OperateError::Body("address: write host:port of the node's peer listener".to_owned())),
+        "add" => match read::<Addition>(body)? {
+            added if is_address(&added.address) => Ok(Operation::Add(added)),
+            _invalid => Err(OperateError::Body("address: write host:port of the node's peer listener".to_owned())),
         },
-        "promote" => read(body).map(|Promoted { node }| Operation::Promote { node }),
-        "remove" => read(body).map(|Removed { node, force }| Operation::Remove { node, force }),
+        "promote" => read(body).map(Operation::Promote),
+        "remove" => read(body).map(Operation::Remove),
         other => Err(OperateError::Unknown(other.to_owned())),
     }
 }
@@ -193,14 +184,14 @@ mod tests {
 
     #[test]
     fn every_operation_is_read_and_anything_else_is_refused() {
-        assert_eq!(parse("transfer-leader", "{}"), Ok(Operation::TransferLeader { to: None }));
-        assert_eq!(parse("remove", r#"{"node": 2}"#), Ok(Operation::Remove { node: 2, force: false }));
+        assert_eq!(parse("transfer-leader", "{}"), Ok(Operation::TransferLeader(Transfer { to: None })));
+        assert_eq!(parse("remove", r#"{"node": 2}"#), Ok(Operation::Remove(Removal { node: 2, force: false })));
         for name in Operation::NAMES {
             assert!(matches!(parse(name, r#"{"x": 1}"#), Err(OperateError::Body(_))), "{name}");
         }
         let add = |address: &str| parse("add", &json!({ "node": 4, "address": address }).to_string());
         for address in ["127.0.0.1:49200", "[::1]:49200", "node-4.example:1"] {
-            assert_eq!(add(address), Ok(Operation::Add { node: 4, address: address.to_owned() }));
+            assert_eq!(add(address), Ok(Operation::Add(Addition { node: 4, address: address.to_owned() })));
         }
         for address in ["", "\u{d7}%2", "node-4", ":1", "node-4:", "node-4:0", "node-4:65536", "a b:1", "u@h/p:1"] {
             assert_eq!(add(address).map_err(|error| error.kind()), Err(Kind::InvalidQuery), "{address:?}");

@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
-use futures::{SinkExt, StreamExt};
 use serde_json::{Value, json};
 use session_manager::access::Role;
 use session_manager::access::token::TokenHash;
@@ -12,15 +11,11 @@ use session_manager::node::{Node, NodeSettings};
 use tempfile::TempDir;
 use tokio::net::TcpStream;
 use tokio::sync::{Semaphore, SemaphorePermit};
-use tokio_tungstenite::tungstenite::Message;
-use tokio_tungstenite::tungstenite::client::IntoClientRequest;
-use tokio_tungstenite::{MaybeTlsStream, WebSocketStream};
+use tokio_tungstenite::tungstenite::Error as WsError;
 
+use crate::gateway_client::{Client, PATIENCE};
 use crate::gateway_cluster::Cluster;
 use crate::json_shorthand::{self, Variables};
-
-/// Long enough for a busy machine. What takes longer counts as a failure.
-pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Clusters that run at the same time: each has three processes.
 static CLUSTERS: Semaphore = Semaphore::const_new(2);
@@ -44,54 +39,6 @@ pub struct GatewayWorld {
 impl fmt::Debug for GatewayWorld {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("GatewayWorld").field("variables", &self.variables).finish_non_exhaustive()
-    }
-}
-
-/// A front-end or a driver.
-pub struct Client {
-    socket: WebSocketStream<MaybeTlsStream<TcpStream>>,
-}
-
-/// What the node sent.
-#[derive(Debug)]
-pub enum Heard {
-    Frame(Value),
-    Closed(u16),
-}
-
-impl Client {
-    pub async fn send(&mut self, message: Message) {
-        self.socket.send(message).await.expect("the connection is open");
-    }
-
-    pub async fn hear(&mut self) -> Heard {
-        loop {
-            let message = tokio::time::timeout(PATIENCE, self.socket.next()).await.expect("a frame in time");
-            match message {
-                Some(Ok(Message::Text(text))) => return Heard::Frame(serde_json::from_str(&text).expect("JSON")),
-                Some(Ok(Message::Close(frame))) => return Heard::Closed(frame.map_or(1005, |frame| frame.code.into())),
-                Some(Ok(_)) => {}
-                Some(Err(_)) | None => return Heard::Closed(1006),
-            }
-        }
-    }
-
-    pub async fn frame(&mut self) -> Value {
-        match self.hear().await {
-            Heard::Frame(frame) => frame,
-            Heard::Closed(code) => panic!("the connection was closed with {code}"),
-        }
-    }
-
-    /// The next frame of a type. An error ends the wait.
-    pub async fn next_of(&mut self, kind: &str) -> Value {
-        loop {
-            let frame = self.frame().await;
-            if frame["type"] == kind {
-                return frame;
-            }
-            assert_ne!(frame["type"], "error", "{kind} was expected: {frame}");
-        }
     }
 }
 
@@ -158,7 +105,7 @@ impl GatewayWorld {
     /// A connection to a node of the cluster that is ready to work.
     pub async fn connect_to_node(&mut self, name: &str, node: u64) {
         let mut client = self.open(node, "/ws").await;
-        client.next_of("authenticated").await;
+        client.expect("authenticated").await;
         self.clients.insert(name.to_owned(), client);
     }
 
@@ -167,8 +114,8 @@ impl GatewayWorld {
         let begun = std::time::Instant::now();
         loop {
             let url = format!("ws://{}{path}", self.address(node));
-            if let Ok((socket, _)) = tokio_tungstenite::connect_async(url).await {
-                return Client { socket };
+            if let Ok(client) = Client::open(&url, &[]).await {
+                return client;
             }
             assert!(begun.elapsed() < PATIENCE, "node {node} does not answer");
             tokio::time::sleep(Duration::from_millis(100)).await;
@@ -176,15 +123,9 @@ impl GatewayWorld {
     }
 
     pub async fn connect(&mut self, name: &str, path: &str, headers: &[(&'static str, &str)]) {
-        let mut request = format!("ws://{}{path}", self.address(1)).into_client_request().expect("a URL");
-        for (header, value) in headers {
-            request.headers_mut().insert(*header, value.parse().expect("a header"));
-        }
-        match tokio_tungstenite::connect_async(request).await {
-            Ok((socket, _)) => drop(self.clients.insert(name.to_owned(), Client { socket })),
-            Err(tokio_tungstenite::tungstenite::Error::Http(response)) => {
-                self.refused = Some(response.status().as_u16())
-            }
+        match Client::open(&format!("ws://{}{path}", self.address(1)), headers).await {
+            Ok(client) => drop(self.clients.insert(name.to_owned(), client)),
+            Err(WsError::Http(response)) => self.refused = Some(response.status().as_u16()),
             Err(other) => panic!("{other}"),
         }
     }

@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use serde_json::Value;
 
-use crate::gateway::PATIENCE;
+use crate::gateway_client::PATIENCE;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_session-manager");
 

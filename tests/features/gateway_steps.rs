@@ -9,7 +9,8 @@ use session_manager::access::Role;
 use session_manager::machine::turn::events::{Class, EVENTS, EventName, Kind, Origin};
 use tokio_tungstenite::tungstenite::Message;
 
-use crate::gateway::{GatewayWorld, Heard, PATIENCE};
+use crate::gateway::GatewayWorld;
+use crate::gateway_client::{Heard, PATIENCE};
 
 #[given("a node")]
 async fn a_node(world: &mut GatewayWorld) {
@@ -98,44 +99,44 @@ async fn connects_from(world: &mut GatewayWorld, name: String, origin: String) {
 #[when(regex = r#"^(\w+) is there$"#)]
 async fn is_there(world: &mut GatewayWorld, name: String) {
     world.connect(&name, "/ws", &[]).await;
-    world.client(&name).next_of("authenticated").await;
+    world.client(&name).expect("authenticated").await;
 }
 
 #[given(regex = r#"^(\w+) is there with the token "(.*?)"$"#)]
 async fn is_there_with(world: &mut GatewayWorld, name: String, token: String) {
     world.connect(&name, "/ws", &[]).await;
     let client = world.client(&name);
-    client.send(Message::text(json!({"type": "authenticate", "token": token}).to_string())).await;
-    client.next_of("authenticated").await;
+    client.send(json!({"type": "authenticate", "token": token})).await;
+    client.expect("authenticated").await;
 }
 
 #[given(regex = r#"^(\w+) sends (\{.*\})$"#)]
 #[when(regex = r#"^(\w+) sends (\{.*\})$"#)]
 async fn sends(world: &mut GatewayWorld, name: String, message: String) {
     let message = world.json(&message);
-    world.client(&name).send(Message::text(message.to_string())).await;
+    world.client(&name).send(message).await;
 }
 
 #[when(regex = r#"^(\w+) sends the text "(.*)"$"#)]
 async fn sends_text(world: &mut GatewayWorld, name: String, text: String) {
-    world.client(&name).send(Message::text(text)).await;
+    world.client(&name).send_raw(Message::text(text)).await;
 }
 
 #[when(regex = r#"^(\w+) sends (\d+) bytes of text$"#)]
 async fn sends_long_text(world: &mut GatewayWorld, name: String, bytes: usize) {
-    world.client(&name).send(Message::text("x".repeat(bytes))).await;
+    world.client(&name).send_raw(Message::text("x".repeat(bytes))).await;
 }
 
 #[when(regex = r#"^(\w+) sends a binary frame$"#)]
 async fn sends_binary(world: &mut GatewayWorld, name: String) {
-    world.client(&name).send(Message::binary(b"{}".to_vec())).await;
+    world.client(&name).send_raw(Message::binary(b"{}".to_vec())).await;
 }
 
 #[when(regex = r#"^(\w+) sends (\d+) times (\{.*\})$"#)]
 async fn sends_often(world: &mut GatewayWorld, name: String, times: usize, message: String) {
     let message = world.json(&message).to_string();
     for _ in 0..times {
-        world.client(&name).send(Message::text(message.clone())).await;
+        world.client(&name).send_raw(Message::text(message.clone())).await;
     }
 }
 
@@ -145,7 +146,7 @@ async fn sends_often(world: &mut GatewayWorld, name: String, times: usize, messa
 #[when(regex = r#"^(\w+) gets (\{.*\})$"#)]
 async fn gets(world: &mut GatewayWorld, name: String, expected: String) {
     let kind = world.json(&expected)["type"].as_str().expect("a type").to_owned();
-    let frame = world.client(&name).next_of(&kind).await;
+    let frame = world.client(&name).expect(&kind).await;
     world.compare(&expected, &frame);
 }
 
@@ -174,7 +175,7 @@ async fn gets_exactly(world: &mut GatewayWorld, step: &Step, name: String) {
 #[then(regex = r#"^(\w+) gets nothing more$"#)]
 async fn gets_nothing(world: &mut GatewayWorld, name: String) {
     let client = world.client(&name);
-    client.send(Message::text(json!({"type": "ping", "ts": 4711}).to_string())).await;
+    client.send(json!({"type": "ping", "ts": 4711})).await;
     loop {
         let frame = client.frame().await;
         if frame["type"] == "pong" && frame["clientTs"] == 4711 {
@@ -221,8 +222,8 @@ async fn joins_until(world: &mut GatewayWorld, name: String, session: String, ex
     let wanted = world.json(&expected);
     loop {
         let join = json!({"type": "join_session", "sessionId": world.variables[&session]});
-        world.client(&name).send(Message::text(join.to_string())).await;
-        let snapshot = world.client(&name).next_of("state_snapshot").await;
+        world.client(&name).send(join).await;
+        let snapshot = world.client(&name).expect("state_snapshot").await;
         match crate::json_shorthand::compare(&wanted, &snapshot, false, &mut world.variables.clone()) {
             Ok(()) => return,
             Err(difference) => assert!(begun.elapsed() < PATIENCE, "{difference}\nin {snapshot}"),
@@ -234,7 +235,7 @@ async fn joins_until(world: &mut GatewayWorld, name: String, session: String, ex
 #[then(regex = r#"^(\w+) is disconnected with (\d+)$"#)]
 async fn is_disconnected(world: &mut GatewayWorld, name: String, code: u16) {
     loop {
-        if let Heard::Closed(found) = world.client(&name).hear().await {
+        if let Heard::Closed(found) = world.client(&name).next().await {
             assert_eq!(found, code);
             return;
         }
@@ -267,8 +268,8 @@ async fn a_driver(world: &mut GatewayWorld, name: String) {
 async fn attach(world: &mut GatewayWorld, name: &str) {
     let families = ["files", "memory"];
     let attach = json!({"type": "attach_driver", "driver_id": name, "agent_types": ["coder"], "families": families});
-    world.client(name).send(Message::text(attach.to_string())).await;
-    world.client(name).next_of("driver_attached").await;
+    world.client(name).send(attach).await;
+    world.client(name).expect("driver_attached").await;
 }
 
 #[given(regex = r#"^the driver (\w+) at node (\d)$"#)]
@@ -281,24 +282,23 @@ async fn a_driver_at(world: &mut GatewayWorld, name: String, node: u64) {
 #[given(regex = r#"^the driver (\w+) on the bus of node (\d), which has files$"#)]
 async fn a_driver_on_the_bus(world: &mut GatewayWorld, name: String, node: u64) {
     let mut bus = world.open(node, "/").await;
-    bus.next_of("workerregistered").await;
+    bus.expect("workerregistered").await;
     for function in ["turn", "files"] {
-        bus.send(Message::text(json!({"type": "registerfunction", "id": format!("{name}::{function}")}).to_string()))
-            .await;
+        bus.send(json!({"type": "registerfunction", "id": format!("{name}::{function}")})).await;
     }
     let terms = json!({"driver_id": name, "agent_types": ["coder"], "families": {"files": format!("{name}::files")}});
     let bind = json!({"type": "registertrigger", "id": name, "trigger_type": "session::turn::requested",
                       "function_id": format!("{name}::turn"), "config": terms});
-    bus.send(Message::text(bind.to_string())).await;
-    let bound = bus.next_of("triggerregistrationresult").await;
+    bus.send(bind).await;
+    let bound = bus.expect("triggerregistrationresult").await;
     assert!(bound["error"].is_null(), "{bound}");
     tokio::spawn(async move {
-        while let Heard::Frame(frame) = bus.hear().await {
+        while let Heard::Frame(frame) = bus.next().await {
             if frame["type"] == "invokefunction" {
                 let files = json!({"files": [{"path": frame["data"]["path"]}]});
                 let result = json!({"type": "invocationresult", "invocation_id": frame["invocation_id"],
                                     "function_id": frame["function_id"], "result": files});
-                bus.send(Message::text(result.to_string())).await;
+                bus.send(result).await;
             }
         }
     });
@@ -349,7 +349,7 @@ async fn every_name(world: &mut GatewayWorld, driver: String, session: String, l
         for (number, event) in names.iter().enumerate() {
             let events = [sample(event, number)];
             let batch = json!({"type": "emit", "turn_id": world.variables[&turn], "n": n, "events": events});
-            world.client(&driver).send(Message::text(batch.to_string())).await;
+            world.client(&driver).send(batch).await;
             let answer = loop {
                 let frame = world.client(&driver).frame().await;
                 if frame["type"] == "error" || frame["type"] == "emitted" {
@@ -368,7 +368,7 @@ async fn every_name(world: &mut GatewayWorld, driver: String, session: String, l
             let name = if event.name == "error" { "turn_error" } else { event.name };
             // The store says the same name of its own accord, too.
             let heard = loop {
-                let heard = world.client(&listener).next_of(name).await;
+                let heard = world.client(&listener).expect(name).await;
                 if heard["seq"] == answer["seqs"][0] {
                     break heard;
                 }
@@ -394,8 +394,8 @@ async fn the_journal_has(world: &mut GatewayWorld, session: String, name: String
     let (mut found, mut after) = (BTreeSet::new(), 0);
     loop {
         let ask = json!({"type": "get_events", "sessionId": world.variables[&session], "afterSeq": after});
-        world.client(&name).send(Message::text(ask.to_string())).await;
-        let events = world.client(&name).next_of("events").await["events"].as_array().expect("a list").clone();
+        world.client(&name).send(ask).await;
+        let events = world.client(&name).expect("events").await["events"].as_array().expect("a list").clone();
         let Some(last) = events.last() else { break };
         after = last["seq"].as_u64().expect("a number");
         found.extend(events.iter().map(|event| event["type"].as_str().expect("a name").to_owned()));
@@ -419,32 +419,16 @@ async fn emits_much(world: &mut GatewayWorld, name: String, batches: usize, turn
 /// Every number once, as an event or in a gap, and all of the kept events.
 #[then(regex = r#"^(\w+) gets (\d+) tool calls, and a gap for what (?:he|she) missed$"#)]
 async fn gets_kept_and_gaps(world: &mut GatewayWorld, name: String, calls: usize) {
-    let (mut at, mut kept, mut missed) = (None, 0, 0);
-    loop {
-        let frame = world.client(&name).frame().await;
-        let (from, to) = match (frame["type"].as_str(), frame["seq"].as_u64()) {
-            (Some("gap"), _) => (frame["fromSeq"].as_u64().unwrap(), frame["toSeq"].as_u64().unwrap()),
-            (_, Some(seq)) => (seq - 1, seq),
-            (_, None) => continue,
-        };
-        assert_eq!(at.unwrap_or(from), from, "{frame}");
-        at = Some(to);
-        match frame["type"].as_str() {
-            Some("gap") => missed += to - from,
-            Some("tool_call") => kept += 1,
-            Some("turn_complete") => break,
-            _other => {}
-        }
-    }
-    assert_eq!(kept, calls);
+    let (kept, missed) = world.client(&name).follow_turn().await;
+    assert_eq!(kept.len(), calls);
     assert!(missed > 0, "what was not kept was told as gaps");
 }
 
 #[given(regex = r#"^(\w+) has a session "(\w+)"$"#)]
 async fn has_a_session(world: &mut GatewayWorld, name: String, variable: String) {
     let create = json!({"type": "create_session", "agentType": "coder", "name": variable});
-    world.client(&name).send(Message::text(create.to_string())).await;
-    let created = world.client(&name).next_of("session_created").await;
+    world.client(&name).send(create).await;
+    let created = world.client(&name).expect("session_created").await;
     world.variables.insert(variable, created["session"]["id"].clone());
 }
 
@@ -454,11 +438,11 @@ async fn has_a_session(world: &mut GatewayWorld, name: String, variable: String)
 async fn runs_a_turn(world: &mut GatewayWorld, name: String, turn: String, session: String, driver: String) {
     let id = world.variables[&session].clone();
     let run = json!({"type": "run_turn", "sessionId": id, "text": format!("please {turn}"), "clientTurnId": turn});
-    world.client(&name).send(Message::text(run.to_string())).await;
-    let command = world.client(&driver).next_of("driver_command").await;
+    world.client(&name).send(run).await;
+    let command = world.client(&driver).expect("driver_command").await;
     assert_eq!(command["command"], "run_turn", "{command}");
     let accepted = json!({"type": "command_result", "command_id": command["command_id"], "accepted": true});
-    world.client(&driver).send(Message::text(accepted.to_string())).await;
+    world.client(&driver).send(accepted).await;
     world.batches.insert(driver, 1);
     world.variables.insert(turn, command["turn_id"].clone());
 }
@@ -487,8 +471,8 @@ async fn emit(world: &mut GatewayWorld, name: &str, turn: &str, events: Vec<Valu
     let (turn_id, n) = (world.variables[turn].clone(), world.batches[name]);
     let client = world.client(name);
     let batch = json!({"type": "emit", "turn_id": turn_id, "n": n, "events": events});
-    client.send(Message::text(batch.to_string())).await;
-    let emitted = client.next_of("emitted").await;
+    client.send(batch).await;
+    let emitted = client.expect("emitted").await;
     assert_eq!(emitted["next_n"], n + 1, "{emitted}");
     world.batches.insert(name.to_owned(), n + 1);
 }

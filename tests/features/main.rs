@@ -15,6 +15,9 @@ mod engine;
 mod engine_steps;
 mod event_recorder;
 mod gateway;
+#[allow(dead_code, reason = "the process tests use the rest")]
+#[path = "../process/gateway_client.rs"]
+mod gateway_client;
 mod gateway_cluster;
 mod gateway_steps;
 mod json_shorthand;
@@ -25,12 +28,15 @@ mod report;
 mod steps;
 mod world;
 
+use std::fmt::Debug;
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::Instant;
 
 use cucumber::World as _;
+use cucumber::codegen::WorldInventory;
 use cucumber::gherkin::{Feature, Scenario, Step};
+use futures::future::LocalBoxFuture;
 use session_manager::events::filter::STORE_EVENTS;
 
 use crate::engine::{ENGINE, EngineKind, EngineWorld};
@@ -91,8 +97,6 @@ async fn main() -> ExitCode {
 async fn round(kind: Kind, asked: Vec<String>) -> Report {
     let features = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/features");
     let wanted = move |feature: &Feature, scenario: &Scenario| {
-        let file = feature.path.as_ref().map(|path| path.to_string_lossy().into_owned()).unwrap_or_default();
-        let named = |word: &String| scenario.name.contains(word.as_str()) || file.contains(word.as_str());
         // Only a node that holds data serves the raw store protocol; an edge does not.
         let raw = |step: &Step| step.value.contains("session::store::") && !step.value.contains(STORE_EVENTS);
         let background = feature.background.iter().flat_map(|background| &background.steps);
@@ -102,7 +106,7 @@ async fn round(kind: Kind, asked: Vec<String>) -> Report {
         kind.is_for(&scenario.tags)
             && kind.runs(&feature.tags)
             && kind.runs(&scenario.tags)
-            && (asked.is_empty() || asked.iter().any(named))
+            && is_asked_for(&asked, feature, scenario)
     };
     World::cucumber()
         .max_concurrent_scenarios(if kind == Kind::Cluster { CLUSTERS_AT_ONCE } else { SCENARIOS_AT_ONCE })
@@ -126,50 +130,49 @@ fn real_engine() -> Option<EngineKind> {
 
 /// The scenarios tagged @engine. On a real engine they run one at a time, because they share its configuration.
 async fn engine_round(kind: EngineKind, asked: Vec<String>) -> Report {
-    let features = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/features");
     let (store, at_once) = (kind.name(), if kind == EngineKind::Embedded { ENGINE_SCENARIOS_AT_ONCE } else { 1 });
-    let wanted = move |feature: &Feature, scenario: &Scenario| {
-        let file = feature.path.as_ref().map(|path| path.to_string_lossy().into_owned()).unwrap_or_default();
-        let named = |word: &String| scenario.name.contains(word.as_str()) || file.contains(word.as_str());
-        let tagged = feature.tags.iter().any(|tag| tag == "engine");
-        tagged && kind.runs(&scenario.tags) && (asked.is_empty() || asked.iter().any(named))
+    let runs = move |feature: &Feature, scenario: &Scenario| {
+        feature.tags.iter().any(|tag| tag == "engine") && kind.runs(&scenario.tags)
     };
-    EngineWorld::cucumber()
-        .max_concurrent_scenarios(at_once)
-        .with_writer(Report { store, ..Report::default() })
-        .after(|_, _, _, _, world| {
-            Box::pin(async move {
-                if let Some(world) = world {
-                    world.finish().await;
-                }
-            })
-        })
-        // Last, because a new writer resets the options.
-        .with_default_cli()
-        .filter_run(features, move |feature, _, scenario| wanted(feature, scenario))
-        .await
+    tagged_round::<EngineWorld>(store, at_once, asked, runs, |world| Box::pin(world.finish())).await
 }
 
 /// The scenarios tagged @gateway.
 async fn gateway_round(asked: Vec<String>) -> Report {
+    let runs = |feature: &Feature, _: &Scenario| feature.tags.iter().any(|tag| tag == "gateway");
+    tagged_round::<GatewayWorld>("the gateway", SCENARIOS_AT_ONCE, asked, runs, |world| Box::pin(world.finish())).await
+}
+
+/// The scenarios that `runs` accepts and that are asked for. Each ends with `finish`, whether it passed or not.
+async fn tagged_round<W: WorldInventory + Debug>(
+    store: &'static str,
+    at_once: usize,
+    asked: Vec<String>,
+    runs: impl Fn(&Feature, &Scenario) -> bool + 'static,
+    finish: for<'a> fn(&'a mut W) -> LocalBoxFuture<'a, ()>,
+) -> Report {
     let features = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/features");
-    let wanted = move |feature: &Feature, scenario: &Scenario| {
-        let file = feature.path.as_ref().map(|path| path.to_string_lossy().into_owned()).unwrap_or_default();
-        let named = |word: &String| scenario.name.contains(word.as_str()) || file.contains(word.as_str());
-        feature.tags.iter().any(|tag| tag == "gateway") && (asked.is_empty() || asked.iter().any(named))
-    };
-    GatewayWorld::cucumber()
-        .max_concurrent_scenarios(SCENARIOS_AT_ONCE)
-        .with_writer(Report { store: "the gateway", ..Report::default() })
-        .after(|_, _, _, _, world| {
+    W::cucumber()
+        .max_concurrent_scenarios(at_once)
+        .with_writer(Report { store, ..Report::default() })
+        .after(move |_, _, _, _, world| {
             Box::pin(async move {
                 if let Some(world) = world {
-                    world.finish().await;
+                    finish(world).await;
                 }
             })
         })
         // Last, because a new writer resets the options.
         .with_default_cli()
-        .filter_run(features, move |feature, _, scenario| wanted(feature, scenario))
+        .filter_run(features, move |feature, _, scenario| {
+            runs(feature, scenario) && is_asked_for(&asked, feature, scenario)
+        })
         .await
+}
+
+/// Whether a scenario's name or file has one of the words. Without words all are asked for.
+fn is_asked_for(asked: &[String], feature: &Feature, scenario: &Scenario) -> bool {
+    let file = feature.path.as_ref().map(|path| path.to_string_lossy().into_owned()).unwrap_or_default();
+    let named = |word: &String| scenario.name.contains(word.as_str()) || file.contains(word.as_str());
+    asked.is_empty() || asked.iter().any(named)
 }

@@ -10,7 +10,7 @@ use session_manager::machine::entry::Body;
 use session_manager::machine::event::Event;
 use session_manager::machine::ids::RequestId;
 use session_manager::machine::json::{Json, List};
-use session_manager::machine::message::{AgentMessage, ContentBlock, Message, StopReason};
+use session_manager::machine::message::{AgentMessage, ContentBlock, Message};
 use session_manager::machine::refusal::Refusal;
 use session_manager::machine::stamp::Stamp;
 use session_manager::machine::view::View;
@@ -66,18 +66,11 @@ pub fn message(role: u8, content: &str) -> Message {
     let content = text(content);
     Message::new(match role % 4 {
         0 => AgentMessage::User { content, timestamp: 1 },
-        1 => AgentMessage::Assistant {
-            content,
-            stop_reason: StopReason::End,
-            native_stop_reason: None,
-            error_message: None,
-            error_kind: None,
-            usage: None,
-            warnings: None,
-            model: "m".to_owned(),
-            provider: "p".to_owned(),
-            timestamp: 2,
-        },
+        1 => serde_json::from_str(&format!(
+            r#"{{"role":"assistant","content":{},"stop_reason":"end","model":"m","provider":"p","timestamp":2}}"#,
+            serde_json::to_string(&content).unwrap()
+        ))
+        .unwrap(),
         2 => AgentMessage::FunctionResult {
             function_call_id: "c".to_owned(),
             function_id: "f::g".to_owned(),
@@ -142,14 +135,9 @@ pub fn minted(outcome: &Outcome) -> Vec<String> {
         Ok(Answer::ForkBegun { fork, .. }) => Some(fork.as_str().to_owned()),
         Ok(_) | Err(_) => None,
     };
-    let entries = outcome.changes.iter().filter_map(|change| match change {
-        Change::Session(_, SessionChange::PutEntry(entry)) => Some(entry.id.as_str().to_owned()),
-        Change::Session(..)
-        | Change::Answer(_)
-        | Change::Feed(_)
-        | Change::Work(_)
-        | Change::Record(_)
-        | Change::Clock(_) => None,
+    let entries = outcome.changes.iter().filter_map(|change| {
+        let Change::Session(_, SessionChange::PutEntry(entry)) = change else { return None };
+        Some(entry.id.as_str().to_owned())
     });
     session.into_iter().chain(entries).collect()
 }

@@ -2,8 +2,8 @@
 
 use serde_json::{Value, json};
 
+use crate::fake_run::{FakeRun, assert_fails, failing_oracles};
 use crate::history::GatewayFrame;
-use crate::oracles::{FakeRun, assert_fails, failing_oracles};
 
 /// A turn of seven events, of which the fifth and the sixth are not kept, and what two front-ends on two nodes heard of it:
 /// one from the beginning, the other after it was over.

@@ -2,9 +2,9 @@
 
 use serde_json::{Value, json};
 
+use crate::fake_run::{FakeRun, assert_fails, failing_oracles};
 use crate::oracle::model::{Change, Counts, Seen, broken};
 use crate::oracle::replay::Replay;
-use crate::oracles::{FakeRun, assert_fails, failing_oracles};
 
 fn at(mut body: Value) -> Value {
     body["agent_id"] = json!("main");

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::oracles::{FakeRun, assert_fails, failing_oracles};
+use crate::fake_run::{FakeRun, assert_fails, failing_oracles};
 
 /// A turn with two batches, claimed by one of two drivers. Returns the ids of the claims and of the batches.
 fn with_a_turn() -> (FakeRun, [usize; 2], [usize; 2]) {

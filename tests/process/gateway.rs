@@ -3,17 +3,16 @@
 use std::path::Path;
 use std::time::Duration;
 
-use futures::{SinkExt, StreamExt};
+use futures::SinkExt;
 use serde_json::{Value, json};
 use session_manager::access::Role;
 use session_manager::access::token::TokenHash;
 use session_manager::config::{AdapterConfig, DataDir};
 use session_manager::node::{Node, NodeSettings};
 use tokio::net::TcpStream;
-use tokio_tungstenite::tungstenite::client::IntoClientRequest;
 use tokio_tungstenite::tungstenite::{Error as WsError, Message};
-use tokio_tungstenite::{MaybeTlsStream, WebSocketStream};
 
+use crate::gateway_client::Client;
 use crate::node::NodeProcess;
 
 const SOON: Duration = Duration::from_secs(30);
@@ -33,113 +32,6 @@ pub async fn closed_node(dir: &Path, tokens: &[(&str, Role, &str)]) -> Node {
     let mut settings = NodeSettings::on_free_port(&dir.join("data"));
     settings.config.token_file = Some(file);
     Node::start(settings).await.expect("the node starts")
-}
-
-/// A front-end.
-pub struct Client(WebSocketStream<MaybeTlsStream<TcpStream>>);
-
-/// What the server sent.
-#[derive(Debug)]
-pub enum Heard {
-    Frame(Value),
-    Closed(u16),
-}
-
-impl Client {
-    /// Opens a connection with more headers.
-    pub async fn open(url: &str, headers: &[(&'static str, &str)]) -> Result<Client, WsError> {
-        let mut request = url.into_client_request().unwrap();
-        for (name, value) in headers {
-            request.headers_mut().insert(*name, value.parse().unwrap());
-        }
-        let config = tokio_tungstenite::tungstenite::protocol::WebSocketConfig::default();
-        tokio_tungstenite::connect_async_with_config(request, Some(config), true)
-            .await
-            .map(|(socket, _)| Client(socket))
-    }
-
-    /// A connection to a node without credentials, ready to work.
-    async fn ready_at(url: &str) -> Client {
-        let mut client = Client::open(url, &[]).await.expect("the upgrade succeeds");
-        client.expect("authenticated").await;
-        client
-    }
-
-    pub async fn to(node: &Node) -> Client {
-        Client::open(&format!("ws://{}/ws", node.local_addr()), &[]).await.expect("the upgrade succeeds")
-    }
-
-    /// A connection that is ready to work.
-    pub async fn ready(node: &Node, token: Option<&str>) -> Client {
-        let mut client = Client::to(node).await;
-        client.expect("connected").await;
-        if let Some(token) = token {
-            client.send(json!({"type": "authenticate", "token": token})).await;
-        }
-        client.expect("authenticated").await;
-        client
-    }
-
-    pub async fn send(&mut self, message: Value) {
-        self.0.send(Message::text(message.to_string())).await.unwrap();
-    }
-
-    pub async fn next(&mut self) -> Heard {
-        loop {
-            let message = tokio::time::timeout(SOON, self.0.next()).await.expect("a frame in time");
-            match message {
-                Some(Ok(Message::Text(text))) => return Heard::Frame(serde_json::from_str(&text).expect("JSON")),
-                Some(Ok(Message::Close(frame))) => return Heard::Closed(frame.map_or(1005, |frame| frame.code.into())),
-                Some(Ok(_)) => {}
-                Some(Err(_)) | None => return Heard::Closed(1006),
-            }
-        }
-    }
-
-    pub async fn frame(&mut self) -> Value {
-        match self.next().await {
-            Heard::Frame(frame) => frame,
-            Heard::Closed(code) => panic!("closed with {code}"),
-        }
-    }
-
-    /// The next frame of a type; skips others.
-    pub async fn expect(&mut self, kind: &str) -> Value {
-        loop {
-            let frame = self.frame().await;
-            if frame["type"] == kind {
-                return frame;
-            }
-            assert_ne!(frame["type"], "error", "{kind} was expected: {frame}");
-        }
-    }
-
-    /// The code of the next error; skips other frames.
-    pub async fn error(&mut self) -> String {
-        loop {
-            let frame = self.frame().await;
-            if frame["type"] == "error" {
-                let fields = frame.as_object().unwrap();
-                assert!(!fields.contains_key("sessionId") && !fields.contains_key("seq") && !fields.contains_key("ts"));
-                assert!(frame["message"].as_str().is_some_and(|words| !words.is_empty()), "{frame}");
-                return frame["code"].as_str().expect("a code").to_owned();
-            }
-        }
-    }
-
-    async fn closed(&mut self) -> u16 {
-        loop {
-            if let Heard::Closed(code) = self.next().await {
-                return code;
-            }
-        }
-    }
-
-    /// A ping is answered, so the connection works and everything before it was handled.
-    pub async fn works(&mut self) {
-        self.send(json!({"type": "ping", "ts": 7})).await;
-        assert_eq!(self.expect("pong").await["clientTs"], 7);
-    }
 }
 
 async fn call(node: &Node, function: &str, body: Value) -> Value {
@@ -294,7 +186,7 @@ async fn bad_frames_get_their_errors_and_the_connection_lives() {
     // Frames that are refused count like others.
     let mut hasty = Client::ready(&node, None).await;
     for _ in 0..61 {
-        hasty.0.send(Message::binary(b"{}".to_vec())).await.unwrap();
+        hasty.send_raw(Message::binary(b"{}".to_vec())).await;
     }
     for _ in 0..60 {
         assert_eq!(hasty.error().await, "INVALID_JSON");
@@ -517,27 +409,6 @@ async fn running_turn(url: &str, asker: &mut Client) -> (Client, String, String)
     (driver, session, command["turn_id"].as_str().unwrap().to_owned())
 }
 
-/// Reads until the turn is complete. Every number comes once: as an event, or inside a gap.
-async fn follow_to_the_end(client: &mut Client) -> (Vec<String>, u64) {
-    let (mut kept, mut at, mut missed) = (Vec::new(), None, 0);
-    loop {
-        let frame = client.frame().await;
-        let (from, to) = match (frame["type"].as_str(), frame["seq"].as_u64()) {
-            (Some("gap"), _) => (frame["fromSeq"].as_u64().unwrap(), frame["toSeq"].as_u64().unwrap()),
-            (_, Some(seq)) => (seq - 1, seq),
-            (_, None) => continue,
-        };
-        assert_eq!(at.unwrap_or(from), from, "{frame}");
-        at = Some(to);
-        match frame["type"].as_str() {
-            Some("gap") => missed += to - from,
-            Some("tool_call") => kept.push(frame["toolCallId"].as_str().unwrap().to_owned()),
-            Some("turn_complete") => return (kept, missed),
-            _delta => {}
-        }
-    }
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn a_client_that_does_not_read_delays_nobody_and_gets_everything_that_is_kept() {
     const BATCHES: usize = 60;
@@ -550,7 +421,7 @@ async fn a_client_that_does_not_read_delays_nobody_and_gets_everything_that_is_k
         client.send(json!({"type": "join_session", "sessionId": session})).await;
         client.expect("stream_snapshot").await;
     }
-    let following = tokio::spawn(async move { follow_to_the_end(&mut quick).await });
+    let following = tokio::spawn(async move { quick.follow_turn().await });
     // Far more than the buffers of a socket and of the node.
     for n in 1..=BATCHES {
         let mut events: Vec<Value> =
@@ -566,7 +437,7 @@ async fn a_client_that_does_not_read_delays_nobody_and_gets_everything_that_is_k
     // The one that reads has everything while the other has read nothing yet.
     let (kept, _) = tokio::time::timeout(SOON, following).await.expect("it is not delayed").unwrap();
     assert_eq!(kept, all);
-    let (kept, missed) = follow_to_the_end(&mut stuck).await;
+    let (kept, missed) = stuck.follow_turn().await;
     assert_eq!(kept, all);
     assert!(missed > 0, "what was not kept was told as gaps");
     node.shutdown().await;

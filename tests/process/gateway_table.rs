@@ -7,7 +7,8 @@ use serde_json::{Value, json};
 use session_manager::access::Role;
 use session_manager::surface::gateway::messages::TABLE;
 
-use crate::gateway::{Client, closed_node};
+use crate::gateway::closed_node;
+use crate::gateway_client::Client;
 
 /// Name, the lowest role, and the event that answers, as the protocol has them.
 const PROTOCOL: &[(&str, &str, &str)] = &[

@@ -14,6 +14,7 @@ mod empty_bus;
 mod exposition;
 mod feed;
 mod gateway;
+mod gateway_client;
 mod gateway_table;
 mod golden;
 mod hostile;

@@ -50,44 +50,19 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::machine::model::checkpoint::Counted;
     use crate::machine::model::profile::Terms;
     use crate::machine::model::source::Source;
 
     fn profile() -> Profile {
-        Profile {
-            agent_id: "main".to_owned(),
-            session_id: "telegram:1".to_owned(),
-            source: Source {
-                kind: "channel".to_owned(),
-                interactive: true,
-                platform: Some("telegram".to_owned()),
-                trigger_id: None,
-                session_type: None,
-            },
-            custom_instruction: None,
-            created_at: 0,
-            last_activity_at: 0,
-            status: Status::Idle,
-            message_count: 0,
-            completed_turn_count: 0,
-            description: None,
-            description_source: None,
-            preview: None,
-            metadata: json!({ "telegram_chat_id": 42, "a": "b", "c": true }).as_object().unwrap().clone(),
-            current_user: None,
-            counted: Counted::default(),
-            cursor: Counted::default(),
-            oldest_event_id: 1,
-            event_bytes: 0,
-            underway: None,
-            ended: None,
-            calls: Default::default(),
-            asked_until: Default::default(),
-            idle_due: None,
-            inactive_due: None,
-            terms: Terms::default(),
-        }
+        let source = Source {
+            kind: "channel".to_owned(),
+            interactive: true,
+            platform: Some("telegram".to_owned()),
+            trigger_id: None,
+            session_type: None,
+        };
+        let metadata = json!({ "telegram_chat_id": 42, "a": "b", "c": true }).as_object().unwrap().clone();
+        Profile { metadata, ..Profile::new("main", "telegram:1", source, 0, Terms::default()) }
     }
 
     #[test]

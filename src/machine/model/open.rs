@@ -13,7 +13,6 @@ use crate::machine::apply::create::{CreateSession, new_session};
 use crate::machine::command::Outcome;
 use crate::machine::event::Happened;
 use crate::machine::json::Object;
-use crate::machine::model::checkpoint::Counted;
 use crate::machine::refusal::Failure;
 use crate::machine::stamp::Stamp;
 use crate::machine::view::View;
@@ -43,7 +42,9 @@ pub fn apply(
             (scene, false)
         }
         None => {
-            let profile = new_profile(stamp, asked, source, custom_instruction);
+            let terms = asked.terms.clone();
+            let mut profile = Profile::new(asked.agent_id, asked.session_id, source.clone(), stamp.at_ms, terms);
+            profile.custom_instruction = custom_instruction.map(str::to_owned);
             let scene = match view.meta(&store_id)? {
                 // A session of the store becomes one of the model.
                 Some(meta) => {
@@ -94,36 +95,6 @@ pub fn apply(
         "status": scene.profile.status,
     });
     scene.answer(answer)
-}
-
-fn new_profile(stamp: &Stamp, asked: &Asked<'_>, source: &Source, custom_instruction: Option<&str>) -> Profile {
-    Profile {
-        agent_id: asked.agent_id.to_owned(),
-        session_id: asked.session_id.to_owned(),
-        source: source.clone(),
-        custom_instruction: custom_instruction.map(str::to_owned),
-        created_at: stamp.at_ms,
-        last_activity_at: stamp.at_ms,
-        status: Status::Idle,
-        message_count: 0,
-        completed_turn_count: 0,
-        description: None,
-        description_source: None,
-        preview: None,
-        metadata: Object::new(),
-        current_user: None,
-        counted: Counted::default(),
-        cursor: Counted::default(),
-        oldest_event_id: 1,
-        event_bytes: 0,
-        underway: None,
-        ended: None,
-        calls: Default::default(),
-        asked_until: Default::default(),
-        idle_due: None,
-        inactive_due: None,
-        terms: asked.terms.clone(),
-    }
 }
 
 /// Merges metadata into the profile and into the session's own record. Returns whether anything changed.

@@ -120,6 +120,39 @@ pub struct Profile {
     pub terms: Terms,
 }
 
+impl Profile {
+    /// The record of a session in which nothing has happened.
+    pub fn new(agent_id: &str, session_id: &str, source: Source, created_at: i64, terms: Terms) -> Profile {
+        Profile {
+            agent_id: agent_id.to_owned(),
+            session_id: session_id.to_owned(),
+            source,
+            custom_instruction: None,
+            created_at,
+            last_activity_at: created_at,
+            status: Status::Idle,
+            message_count: 0,
+            completed_turn_count: 0,
+            description: None,
+            description_source: None,
+            preview: None,
+            metadata: Object::new(),
+            current_user: None,
+            counted: Counted::default(),
+            cursor: Counted::default(),
+            oldest_event_id: 1,
+            event_bytes: 0,
+            underway: None,
+            ended: None,
+            calls: BTreeMap::new(),
+            asked_until: BTreeMap::new(),
+            idle_due: None,
+            inactive_due: None,
+            terms,
+        }
+    }
+}
+
 /// A row of a list.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]

@@ -85,14 +85,21 @@ impl Query {
     /// Whether it reads records beside sessions, which some adapters do not have.
     pub fn is_beside(&self) -> bool {
         match self {
-            Query::Beside(_) => true,
             Query::Within { query, .. } => query.is_beside(),
+            unscoped => matches!(unscoped, Query::Beside(_)),
+        }
+    }
+
+    /// The size of the page that it asks for.
+    pub fn page_limit(&self) -> Option<usize> {
+        match self {
+            Query::List(query) => Some(query.limit),
+            Query::Messages(query) => Some(query.limit),
+            Query::Export(query) => Some(query.limit),
+            Query::Window(query) => Some(query.limit),
+            Query::Tree(query) => Some(query.limit),
+            Query::Within { query, .. } => query.page_limit(),
             Query::Meta(_)
-            | Query::List(_)
-            | Query::Messages(_)
-            | Query::Export(_)
-            | Query::Window(_)
-            | Query::Tree(_)
             | Query::Entry(..)
             | Query::Leaf(_)
             | Query::Entries(_)
@@ -100,7 +107,8 @@ impl Query {
             | Query::EntriesAfter(..)
             | Query::MetasFrom(_)
             | Query::Cursor(_)
-            | Query::Cursors(_) => false,
+            | Query::Cursors(_)
+            | Query::Beside(_) => None,
         }
     }
 }

@@ -89,6 +89,15 @@ const fn event(name: &'static str, class: Class, origin: Origin, scope: Scope, f
     EventName { name, class, origin, scope, fields }
 }
 
+// The fields of events that have two spellings of their name.
+const PLAN_CREATED: &[Field] = &[must("planId", Text), must("title", Text), must("steps", List)];
+const STEP_STARTED: &[Field] =
+    &[must("planId", Text), must("stepId", Text), must("title", Text), must("status", OneOf(&["in_progress"]))];
+const STEP_COMPLETED: &[Field] =
+    &[must("status", OneOf(&["completed", "skipped"])), may("planId", Text), may("stepId", Text), may("title", Text)];
+const PLAN_REVISED: &[Field] =
+    &[must("reason", TextOrNull), may("planId", Text), may("title", Text), may("steps", List)];
+
 /// All names of the gateway's protocol.
 pub static EVENTS: &[EventName] = &[
     event("welcome", Unnumbered, Store, Other, &[must("protocolVersion", Int), must("requiresAuth", Bool)]),
@@ -240,60 +249,14 @@ pub static EVENTS: &[EventName] = &[
     event("project_unarchived", Unnumbered, DriverAnswer, Other, &[]),
     event("project_deleted", Unnumbered, DriverAnswer, Other, &[]),
     event("project_detail", Unnumbered, DriverAnswer, Other, &[]),
-    event("plan_created", Kept, Driver, Session, &[must("planId", Text), must("title", Text), must("steps", List)]),
-    event("plan.created", Kept, Driver, Session, &[must("planId", Text), must("title", Text), must("steps", List)]),
-    event(
-        "plan_step_started",
-        Ephemeral,
-        Driver,
-        Session,
-        &[must("planId", Text), must("stepId", Text), must("title", Text), must("status", OneOf(&["in_progress"]))],
-    ),
-    event(
-        "plan.step_started",
-        Ephemeral,
-        Driver,
-        Session,
-        &[must("planId", Text), must("stepId", Text), must("title", Text), must("status", OneOf(&["in_progress"]))],
-    ),
-    event(
-        "plan_step_completed",
-        Ephemeral,
-        Driver,
-        Session,
-        &[
-            must("status", OneOf(&["completed", "skipped"])),
-            may("planId", Text),
-            may("stepId", Text),
-            may("title", Text),
-        ],
-    ),
-    event(
-        "plan.step_completed",
-        Ephemeral,
-        Driver,
-        Session,
-        &[
-            must("status", OneOf(&["completed", "skipped"])),
-            may("planId", Text),
-            may("stepId", Text),
-            may("title", Text),
-        ],
-    ),
-    event(
-        "plan_revised",
-        Kept,
-        Driver,
-        Session,
-        &[must("reason", TextOrNull), may("planId", Text), may("title", Text), may("steps", List)],
-    ),
-    event(
-        "plan.revised",
-        Kept,
-        Driver,
-        Session,
-        &[must("reason", TextOrNull), may("planId", Text), may("title", Text), may("steps", List)],
-    ),
+    event("plan_created", Kept, Driver, Session, PLAN_CREATED),
+    event("plan.created", Kept, Driver, Session, PLAN_CREATED),
+    event("plan_step_started", Ephemeral, Driver, Session, STEP_STARTED),
+    event("plan.step_started", Ephemeral, Driver, Session, STEP_STARTED),
+    event("plan_step_completed", Ephemeral, Driver, Session, STEP_COMPLETED),
+    event("plan.step_completed", Ephemeral, Driver, Session, STEP_COMPLETED),
+    event("plan_revised", Kept, Driver, Session, PLAN_REVISED),
+    event("plan.revised", Kept, Driver, Session, PLAN_REVISED),
     event("memory_extracted", Kept, Driver, Session, &[must("memories", List)]),
     event("memory.extracted", Kept, Driver, Session, &[must("memories", List)]),
     event("memory_recalled", Kept, Driver, Session, &[must("memories", List)]),

@@ -1,5 +1,6 @@
 //! Questions about turns: the state of a session's stream, a page of its journal, the turns that wait, the drivers.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::driver::{Agent, DriverRecord};
@@ -87,17 +88,19 @@ pub struct CurrentTurn {
     pub tool_calls: Vec<super::record::ToolInFlight>,
 }
 
-/// A page of a journal.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+// A page of a journal. This is no doc comment, because the published schema has none here.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[schemars(rename = "EventsResponse")]
 pub struct JournalPage {
-    /// Oldest first; each has its `seq`.
+    /// Oldest first, each with its `seq`. Numbers between them are events that are not kept.
     pub events: Vec<Json>,
-    /// The number of each event.
     pub seqs: Vec<u64>,
-    /// All kept events up to this number are on this page or before it.
+    /// Every kept event up to this number is on this page or before it.
     pub upto: u64,
     pub more: bool,
+    /// The number of the last event of the stream.
     pub head_seq: u64,
+    /// Kept events before this number are gone.
     pub oldest_seq: u64,
 }
 

@@ -20,7 +20,7 @@ use crate::machine::ids::Position;
 use crate::surface::errors::CallError;
 use crate::surface::socket::outbox::{Outbox, Sent};
 use crate::surface::socket::probe::Probe;
-use crate::surface::socket::reader::{Incoming, Reader};
+use crate::surface::socket::reader::Incoming;
 use crate::surface::socket::{self, CloseReason, Text};
 
 /// Who opened a connection.
@@ -47,7 +47,7 @@ where
     tokio::pin!(write);
     tokio::select! {
         () = &mut write => {}
-        close = connection.read(&mut reader) => {
+        close = reader.each(&connection.outbox, |incoming| connection.receive(incoming)) => {
             connection.outbox.finish(close.code, close.reason);
             (&mut write).await;
         }
@@ -86,28 +86,16 @@ impl Connection {
         let _ = timeout(self.bus.settings().drain_max, answered).await;
     }
 
-    /// Acts on frames until the client leaves or must be disconnected. Returns the reason for the close frame.
-    async fn read<S>(&self, reader: &mut Reader<S>) -> CloseReason
-    where
-        S: AsyncRead + AsyncWrite + Unpin,
-    {
-        loop {
-            self.outbox.room().await;
-            let handled = match reader.next().await {
-                Ok(Incoming::Text(text)) => self.handle(text).await,
-                Ok(Incoming::Binary(_)) => {
-                    Err(CloseReason::new(1003, "binary frames are not spoken here: send JSON text"))
+    /// Acts on one message. `Err` when the client must be disconnected.
+    async fn receive(&self, incoming: Incoming) -> Result<(), CloseReason> {
+        match incoming {
+            Incoming::Text(text) => self.handle(text).await,
+            Incoming::Binary(_) => Err(CloseReason::new(1003, "binary frames are not supported: send JSON text")),
+            Incoming::Pong(payload) => {
+                if let Some((number, position)) = self.probe.confirmed(&payload) {
+                    self.client.confirm(number, position);
                 }
-                Ok(Incoming::Pong(payload)) => {
-                    if let Some((number, position)) = self.probe.confirmed(&payload) {
-                        self.client.confirm(number, position);
-                    }
-                    Ok(())
-                }
-                Err(close) => Err(close),
-            };
-            if let Err(close) = handled {
-                return close;
+                Ok(())
             }
         }
     }

@@ -34,7 +34,7 @@ use crate::surface::gate::Door;
 use crate::surface::locked;
 use crate::surface::socket::outbox::{Class, Outbox};
 use crate::surface::socket::probe::Probe;
-use crate::surface::socket::reader::{Incoming, Reader};
+use crate::surface::socket::reader::Incoming;
 use crate::surface::socket::{self, CloseReason, Text};
 
 /// Larger messages are refused before they are parsed.
@@ -158,7 +158,7 @@ where
             return close;
         }
         tokio::select! {
-            close = connection.read(&mut reader) => close,
+            close = reader.each(&connection.outbox, |incoming| connection.receive(incoming)) => close,
             close = connection.work(waiting) => close,
             close = connection.lapse() => close,
             close = connection.beat() => close,
@@ -220,25 +220,15 @@ impl Connection {
         }
     }
 
-    /// Reads messages until the client leaves or must be disconnected. Returns the reason for the close frame.
-    async fn read<S>(&self, reader: &mut Reader<S>) -> CloseReason
-    where
-        S: AsyncRead + AsyncWrite + Unpin,
-    {
-        loop {
-            self.outbox.room().await;
-            let handled = match reader.next().await {
-                Ok(Incoming::Text(text)) => self.accept(&text).await,
-                Ok(Incoming::Binary(bytes)) => {
-                    self.refuse(&self.refusal_of_binary(bytes.len()));
-                    Ok(())
-                }
-                Ok(Incoming::Pong(_)) => Ok(()),
-                Err(close) => Err(close),
-            };
-            if let Err(close) = handled {
-                return close;
+    /// Acts on one message. `Err` when the client must be disconnected.
+    async fn receive(&self, incoming: Incoming) -> Result<(), CloseReason> {
+        match incoming {
+            Incoming::Text(text) => self.accept(&text).await,
+            Incoming::Binary(bytes) => {
+                self.refuse(&self.refusal_of_binary(bytes.len()));
+                Ok(())
             }
+            Incoming::Pong(_) => Ok(()),
         }
     }
 
@@ -269,7 +259,7 @@ impl Connection {
         match self.keep_pace() {
             Err(error) => error,
             Ok(()) if bytes > MESSAGE_BYTES_MAX => GatewayError::MessageTooLarge { bytes_max: MESSAGE_BYTES_MAX },
-            Ok(()) => GatewayError::InvalidJson("binary frames are not spoken here".to_owned()),
+            Ok(()) => GatewayError::InvalidJson("binary frames are not supported: send JSON text".to_owned()),
         }
     }
 

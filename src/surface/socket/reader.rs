@@ -14,6 +14,7 @@ use tokio_tungstenite::tungstenite::error::CapacityError;
 use tokio_tungstenite::tungstenite::{Error as WsError, Message};
 
 use super::intake::{Arriving, Metered, Stuck};
+use super::outbox::Outbox;
 use super::{CLOSE_MAX, CloseReason, SocketLimits, Text};
 
 /// How often an incomplete message is checked.
@@ -42,6 +43,23 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Reader<S> {
         limits: SocketLimits,
     ) -> Reader<S> {
         Reader { stream, arriving, limits }
+    }
+
+    /// Passes each message to `act` until the client leaves or `act` refuses one. Returns the reason for the close frame.
+    pub async fn each<F>(&mut self, outbox: &Outbox, act: impl Fn(Incoming) -> F) -> CloseReason
+    where
+        F: Future<Output = Result<(), CloseReason>>,
+    {
+        loop {
+            outbox.room().await;
+            let acted = match self.next().await {
+                Ok(incoming) => act(incoming).await,
+                Err(close) => Err(close),
+            };
+            if let Err(close) = acted {
+                return close;
+            }
+        }
     }
 
     /// Waits for the next message. `Err` is the reason to close the connection with.

@@ -258,6 +258,11 @@ export function debounce(work, ms) {
     };
 }
 
+/** The keys that move along a list. @param {(by: number) => void} step */
+export function stepKeys(step) {
+    return { j: () => step(1), k: () => step(-1), ArrowDown: () => step(1), ArrowUp: () => step(-1) };
+}
+
 /** Runs work at most once per frame. */
 export function perFrame(work) {
     let asked = false;

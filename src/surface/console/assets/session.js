@@ -21,6 +21,7 @@ import {
     perFrame,
     short,
     state,
+    stepKeys,
     toast,
 } from './dom.js';
 import { drawEntry, excerpt, sumUsage, textOf } from './message.js';
@@ -686,10 +687,7 @@ export function sessionPage(query, id) {
     return {
         element,
         keys: {
-            j: () => step(1),
-            k: () => step(-1),
-            ArrowDown: () => step(1),
-            ArrowUp: () => step(-1),
+            ...stepKeys(step),
             Enter: toggleFolds,
             x: toggleFolds,
             r: toggleRaw,

@@ -2,7 +2,7 @@
 
 import { call, me, stream } from './api.js';
 import { failed, go, setQuery } from './app.js';
-import { ago, count, debounce, fill, h, icon, loading, money, short, state } from './dom.js';
+import { ago, count, debounce, fill, h, icon, loading, money, short, state, stepKeys } from './dom.js';
 import { createSession } from './actions.js';
 import { excerpt, sumUsage } from './message.js';
 
@@ -503,10 +503,7 @@ export function sessionsPage(query) {
     return {
         element,
         keys: {
-            j: () => step(1),
-            k: () => step(-1),
-            ArrowDown: () => step(1),
-            ArrowUp: () => step(-1),
+            ...stepKeys(step),
             '/': () => words.focus(),
             Escape: () => {
                 filter.text = words.value = '';
