@@ -27,7 +27,7 @@ SECONDS = int(sys.argv[3]) if len(sys.argv) > 3 else 600
 SECONDS_MAX = SECONDS + 600
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 # Enough for everything that the test writes besides the files that fill the disks on purpose.
-DISK_MIB = 1024
+DISK_MIB = 1536
 # Syncs of a node are slow while its file exists.
 SLOW_SYNCS = """
 #define _GNU_SOURCE
@@ -331,10 +331,13 @@ def faults():
     wrong.set()
     wait_for(["SessionManagerLoginsRefused"], False)
     # 10. More large calls than there is memory for.
-    large = [each(0, lambda: post(node, "session::append", {"session_id": "s2", "message": message(1 << 20)})) for _ in range(24)]
+    body = {"session_id": "s2", "message": message(2 << 20)}
+    large = [each(0, lambda: post(node, "session::append", body)) for _ in range(48)]
     wait_for(["SessionManagerCallsNotAdmitted"], True)
     for one in large:
         one.set()
+    # What was admitted of it would fill the disks.
+    post(node, "session::delete", {"session_id": "s2"})
     wait_for(["SessionManagerCallsNotAdmitted"], False)
     # 11. A disk that takes long for every sync.
     slow = os.path.join(work, f"slow-{node}")
