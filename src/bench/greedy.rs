@@ -121,18 +121,17 @@ async fn part(
 ) -> Result<(Sample, f64), BenchError> {
     let window = Arc::new(Window::default());
     let answered = Arc::new(AtomicUsize::new(0));
-    let mut greedy_client = tokio::task::JoinSet::new();
-    if let Some((kind, in_flight)) = greedy {
-        let calls = Calls {
-            kind,
-            in_flight,
-            session_id: sessions[0].clone(),
-            messages: messages.clone(),
-            next: 0,
-            answered: answered.clone(),
-        };
-        greedy_client.spawn(Bus::connect(node).await?.run(calls, window.clone()));
-    }
+    let greedy_client = greedy.map(|(kind, in_flight)| {
+        let (session_id, messages, answered) = (sessions[0].clone(), messages.clone(), answered.clone());
+        let calls = Calls { kind, in_flight, session_id, messages, next: 0, answered };
+        let (node, window) = (node.clone(), window.clone());
+        // With a thread of its own, so that the modest clients do not wait for it here.
+        tokio::task::spawn_blocking(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+            let running = async { Bus::connect(&node).await?.run(calls, window).await };
+            runtime.map_err(BenchError::Runtime)?.block_on(running)
+        })
+    });
     let mut clients = Clients::new();
     let every = Duration::from_secs(1) / CALLS_PER_SECOND;
     for client in 1..=args.clients {
@@ -145,8 +144,8 @@ async fn part(
     let name = greedy.map_or("modest clients alone", |(kind, _)| kind.name());
     let sample = measure(name, window, clients, &systems.ours.processes, args.load.seconds).await?;
     let per_second = answered.load(Ordering::Relaxed) as f64 / begun.elapsed().as_secs_f64();
-    while let Some(ended) = greedy_client.join_next().await {
-        ended??;
+    if let Some(greedy_client) = greedy_client {
+        greedy_client.await??;
     }
     Ok((sample, per_second))
 }
