@@ -413,6 +413,12 @@ async fn log_and_snapshot_give_back_the_space_of_deleted_sessions_while_little_i
     let raft = adapter.replica().raft();
     let built = |metrics: &openraft::RaftMetrics<Types>| metrics.snapshot.is_some();
     raft.wait(Some(Duration::from_secs(20))).metrics(built, "a snapshot of what is deleted next").await.unwrap();
+    // The state writes the newest of them within seconds.
+    let begun = Instant::now();
+    while adapter.replica().store().entry_bytes() < (MESSAGES as u64) << 20 {
+        assert!(begun.elapsed() < Duration::from_secs(60), "{} bytes", adapter.replica().store().entry_bytes());
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
     propose(Command::Delete(DeleteSession { session_id: "s0".into() })).await;
     let deleted = adapter.replica().applied();
     let begun = Instant::now();
