@@ -276,11 +276,12 @@ impl AdapterConfig {
 }
 
 impl Config {
-    /// Reads and checks a file.
-    pub fn load(path: &Path) -> Result<Config, ConfigError> {
+    /// Reads a file. Arguments may complete it, so the rules of `validate` are not checked yet.
+    pub fn read(path: &Path) -> Result<Config, ConfigError> {
         let text = std::fs::read_to_string(path)
             .map_err(|error| ConfigError::File { path: path.to_owned(), why: error.to_string() })?;
-        Config::from_yaml(&text).map_err(|error| error.in_document(path.display()))
+        let config = Config::parse(&text, &|name| std::env::var(name).ok());
+        config.map_err(|error| error.in_document(path.display()))
     }
 
     /// Reads and checks YAML (or JSON, which is YAML). A missing key has its default.
@@ -289,6 +290,12 @@ impl Config {
     }
 
     fn from_yaml_with(text: &str, variable: expand::Variables<'_>) -> Result<Config, ConfigError> {
+        let config = Config::parse(text, variable)?;
+        config.validate()?;
+        Ok(config)
+    }
+
+    fn parse(text: &str, variable: expand::Variables<'_>) -> Result<Config, ConfigError> {
         let value = spelling::read(text)?;
         let expanded = expand::variables(value, variable)?;
         let mut config: Config = spelling::config(expanded)?;
@@ -296,7 +303,6 @@ impl Config {
             let data_dir = expand::home(data_dir, variable)?;
             config.adapter.set_data_dir(data_dir);
         }
-        config.validate()?;
         Ok(config)
     }
 

@@ -49,6 +49,8 @@ pub enum BenchError {
     MissedEvents { received: usize, expected: usize },
     #[error("{workload}: no operation succeeded: {first_error}")]
     NothingMeasured { workload: String, first_error: String },
+    #[error("cannot start a thread for a client: {0}")]
+    Runtime(std::io::Error),
     #[error("a client stopped before the end of the measurement")]
     ClientStopped,
     #[error("a task of the benchmark failed: {0}")]

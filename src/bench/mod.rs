@@ -1,9 +1,9 @@
 //! `session-manager bench`: measurements compared with goals, taken through the public ports of the nodes.
 //!
-//! Owns: one file per measurement (`append`, `messages`, `streaming`, `events`, `cost`, `growth`, `neighbours`) and what
-//! they share: clients (`bus_client`, `http_client`), the measured systems (`nodes`, `target`, `etcd`, `peers`,
-//! `postgres`, `nats`, `systems`), the measured time (`window`), resource usage (`usage`) and the result (`report`,
-//! `chart`).
+//! Owns: one file per measurement (`append`, `messages`, `streaming`, `events`, `cost`, `growth`, `neighbours`,
+//! `greedy`, `overload`) and what they share: clients (`bus_client`, `http_client`), the measured systems (`nodes`,
+//! `target`, `etcd`, `peers`, `postgres`, `nats`, `systems`), the measured time (`window`), resource usage (`usage`)
+//! and the result (`report`, `chart`).
 //! Never: access to a node that other clients do not have.
 
 mod append;
@@ -16,12 +16,14 @@ mod etcd;
 mod events;
 mod figures;
 mod fill;
+mod greedy;
 mod growth;
 mod http_client;
 mod messages;
 mod nats;
 mod neighbours;
 mod nodes;
+mod overload;
 mod peers;
 mod postgres;
 mod progress;
@@ -43,9 +45,11 @@ use self::append::AppendArgs;
 use self::args::LoadArgs;
 use self::cost::CostArgs;
 use self::events::EventsArgs;
+use self::greedy::GreedyArgs;
 use self::growth::GrowthArgs;
 use self::messages::MessagesArgs;
 use self::neighbours::NeighboursArgs;
+use self::overload::OverloadArgs;
 use self::progress::progress_done;
 use self::report::{Goal, Ratio, Report};
 use self::streaming::StreamingArgs;
@@ -68,6 +72,8 @@ Examples:
   session-manager bench events --subscribers 1,100             time from a write to its event
   session-manager bench cost                                   memory, disk and restart of a large store
   session-manager bench neighbours                             writers beside a client that works on a long session
+  session-manager bench greedy                                 modest clients beside one that asks for much
+  session-manager bench overload --seconds 60                  ten times the clients that are served well
   session-manager bench growth --json > growth.json            page time in a small and a large store
   session-manager bench all --with-etcd --json all.json --svg all.svg
 
@@ -98,6 +104,8 @@ enum UnderLoad {
     Events(EventsArgs),
     Cost(CostArgs),
     Neighbours(NeighboursArgs),
+    Greedy(GreedyArgs),
+    Overload(OverloadArgs),
     All(AllArgs),
 }
 
@@ -118,6 +126,8 @@ impl UnderLoad {
             UnderLoad::Events(args) => &args.load,
             UnderLoad::Cost(args) => &args.load,
             UnderLoad::Neighbours(args) => &args.load,
+            UnderLoad::Greedy(args) => &args.load,
+            UnderLoad::Overload(args) => &args.load,
             UnderLoad::All(args) => &args.load,
         }
     }
@@ -147,6 +157,8 @@ async fn measure(measurement: &UnderLoad, load: LoadArgs) -> Result<Report, Benc
         UnderLoad::Events(args) => events::run(args, &systems).await,
         UnderLoad::Cost(args) => cost::run(args, &mut systems).await,
         UnderLoad::Neighbours(args) => neighbours::run(args, &systems).await,
+        UnderLoad::Greedy(args) => greedy::run(args, &systems).await,
+        UnderLoad::Overload(args) => overload::run(args, &systems).await,
         UnderLoad::All(_) => all(load, &mut systems).await,
     };
     let report = report.map_err(|error| systems.ours.explain(error));

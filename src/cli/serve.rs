@@ -336,7 +336,7 @@ pub fn run(args: ServeArgs) -> Result<ExitCode, CliError> {
 /// The authority of a bridge's main must be set before the first thread starts. The settings are read again later.
 fn trust_main(file: Option<&Path>) -> Result<(), CliError> {
     if let Some(file) = file
-        && let AdapterConfig::Bridge(BridgeConfig { ca: Some(ca), .. }) = Config::load(file)?.adapter
+        && let AdapterConfig::Bridge(BridgeConfig { ca: Some(ca), .. }) = Config::read(file)?.adapter
     {
         trust(&ca);
     }

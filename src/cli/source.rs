@@ -35,6 +35,7 @@ impl Source {
     /// Switches to the engine's configuration worker, if the engine has one. The file only provides its first value.
     pub async fn use_engine(&mut self, engine: &Arc<ControlConnection>) -> Result<(), ConfigError> {
         let seed = self.read_file()?;
+        seed.validate().map_err(|error| self.in_file(error))?;
         let engine_error = |why: String| ConfigError::Engine { id: configuration::ID, why };
         let seed = serde_json::to_value(seed).map_err(|error| engine_error(error.to_string()))?;
         let stored = configuration::register(engine, &Config::schema(), &seed).await;
@@ -56,13 +57,25 @@ impl Source {
             }
             None => self.read_file()?,
         };
-        (self.overrides)(config)
+        // Arguments may complete a file that is not valid alone. If they do not, the file is at fault.
+        let alone = config.validate();
+        (self.overrides)(config).map_err(|error| match alone {
+            Err(own) => self.in_file(own),
+            Ok(()) => error,
+        })
+    }
+
+    fn in_file(&self, error: ConfigError) -> ConfigError {
+        match &self.file {
+            Some(file) => error.in_document(file.display()),
+            None => error,
+        }
     }
 
     fn read_file(&self) -> Result<Config, ConfigError> {
         let Some(file) = &self.file else { return Ok(Config::default()) };
         *self.last() = std::fs::read_to_string(file).ok();
-        Config::load(file)
+        Config::read(file)
     }
 
     fn last(&self) -> std::sync::MutexGuard<'_, Option<String>> {

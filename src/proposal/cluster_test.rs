@@ -39,6 +39,9 @@ use crate::replication::types::Types;
 use crate::replication::{RAFT_GROUP, wire};
 use crate::storage::state::memory::MemoryStore;
 
+#[path = "forward_test.rs"]
+mod forward;
+
 struct NoSubscribers;
 
 impl EventSink for NoSubscribers {
@@ -250,26 +253,6 @@ async fn agree(nodes: &[Node]) {
     let checkpoints: Vec<Checkpoint> = nodes.iter().map(|node| node.adapter.replica().checkpoint().unwrap()).collect();
     assert!(checkpoints.iter().all(|at| at.applied == checkpoints[0].applied), "{checkpoints:?}");
     assert!(checkpoints.iter().all(|at| at.state_hash == checkpoints[0].state_hash), "{checkpoints:?}");
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_one_node_acknowledged_every_other_reads_at_once() {
-    let nodes = cluster(3, |settings| settings).await;
-    nodes[1].propose(ensure("s")).await.unwrap();
-    let mut said = Vec::new();
-    for round in 0..10 {
-        for writer in &nodes {
-            let text = format!("{round} on {}", writer.id());
-            writer.propose(say("s", &text)).await.unwrap();
-            said.push(text);
-            for reader in &nodes {
-                assert_eq!(reader.texts("s").await, said, "read on node {}", reader.id());
-            }
-        }
-    }
-    agree(&nodes).await;
-    let unknown = nodes[2].propose(say("nowhere", "x")).await;
-    assert!(matches!(unknown, Err(AdapterError::Refused(_))), "a refusal travels back as one: {unknown:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -1,5 +1,5 @@
 //! Owns: forwarding mutations from this node to the leader. Mutations that wait together are sent in one call, and a
-//! few calls are in flight at a time.
+//! few calls are in flight at a time. A call ends with its slowest mutation, so large ones have calls of their own.
 //! Never: retry, or decide what an outcome means; the adapter does (`proposal/raft.rs`).
 
 use std::sync::{Arc, Mutex, PoisonError};
@@ -30,6 +30,10 @@ const CALLS_MAX: usize = 4;
 const MUTATIONS_PER_CALL: usize = 512;
 const BYTES_PER_CALL: usize = 4 << 20;
 
+/// Larger mutations wait in a queue of their own. The leader takes its time for them, and small ones must not wait for
+/// that.
+const LARGE_BYTES: usize = 64 << 10;
+
 /// Mutations that wait to be sent: as many as the adapter admits.
 pub const WAITING_MAX: usize = 4096;
 
@@ -44,21 +48,26 @@ struct Forwarded {
 }
 
 pub struct Forwarder {
-    queue: mpsc::Sender<Forwarded>,
-    sender: Mutex<Option<AbortOnDropHandle<()>>>,
+    small: mpsc::Sender<Forwarded>,
+    large: mpsc::Sender<Forwarded>,
+    senders: Mutex<Vec<AbortOnDropHandle<()>>>,
 }
 
 impl Forwarder {
     pub fn new(raft: Raft, peers: Peers) -> Forwarder {
-        let (queue, waiting) = mpsc::channel(WAITING_MAX);
-        let sender = AbortOnDropHandle::new(tokio::spawn(send_batches(raft, peers, waiting)));
-        Forwarder { queue, sender: Mutex::new(Some(sender)) }
+        let (small, waiting) = mpsc::channel(WAITING_MAX);
+        let (large, waiting_large) = mpsc::channel(WAITING_MAX);
+        let start = |waiting, per_call| {
+            AbortOnDropHandle::new(tokio::spawn(send_batches(raft.clone(), peers.clone(), waiting, per_call)))
+        };
+        let senders = vec![start(waiting, MUTATIONS_PER_CALL), start(waiting_large, 1)];
+        Forwarder { small, large, senders: Mutex::new(senders) }
     }
 
     /// Aborts the calls in flight. Afterwards no task holds anything of this node.
     pub async fn stop(&self) {
-        let sender = self.sender.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(sender) = sender {
+        let senders = std::mem::take(&mut *self.senders.lock().unwrap_or_else(PoisonError::into_inner));
+        for sender in senders {
             sender.abort();
             // The result of an aborted task says nothing.
             let _ = sender.await;
@@ -75,7 +84,8 @@ impl Forwarder {
         let trace = trace::current().map_or(Bytes::new(), |trace| Bytes::copy_from_slice(&trace.to_bytes()));
         let forwarded =
             Forwarded { leader: Arc::new(leader), encoded: order.encoded().clone(), deadline, trace, reply };
-        match self.queue.try_send(forwarded) {
+        let queue = if order.encoded().len() > LARGE_BYTES { &self.large } else { &self.small };
+        match queue.try_send(forwarded) {
             Ok(()) => {}
             Err(TrySendError::Full(_)) => {
                 return Attempt::Unavailable(format!("{WAITING_MAX} mutations wait for the leader; retry later"));
@@ -90,14 +100,14 @@ impl Forwarder {
     }
 }
 
-async fn send_batches(raft: Raft, peers: Peers, mut queue: mpsc::Receiver<Forwarded>) {
+async fn send_batches(raft: Raft, peers: Peers, mut queue: mpsc::Receiver<Forwarded>, mutations_per_call: usize) {
     let mut in_flight = FuturesUnordered::new();
     let mut waiting = Vec::new();
     loop {
         tokio::select! {
             biased;
             Some(()) = in_flight.next() => {}
-            taken = queue.recv_many(&mut waiting, MUTATIONS_PER_CALL), if in_flight.len() < CALLS_MAX => {
+            taken = queue.recv_many(&mut waiting, mutations_per_call), if in_flight.len() < CALLS_MAX => {
                 if taken == 0 {
                     return;
                 }

@@ -13,6 +13,7 @@ use super::disk_space::DiskSpace;
 use super::membership::{InterruptedChange, MembershipChanges};
 use super::replica::Raft;
 use super::state_machine::off_runtime;
+use crate::storage::Store;
 use crate::storage::log::Log;
 use crate::storage::snapshot::Snapshots;
 
@@ -24,7 +25,7 @@ const SCRUB_EVERY: Duration = Duration::from_secs(60 * 60);
 /// This fraction of the log's bound is kept behind the snapshot, for followers that lag a little.
 const KEPT_PART: u64 = 4;
 
-/// Entries kept behind the snapshot however large they are: a purge must never reach entries that are being applied.
+/// Entries kept behind the applied one however large they are: a purge must never reach entries that are being applied.
 const KEEP_FEW: u64 = 1000;
 
 /// On a disk that is nearly full, a snapshot is due after this many entries: deletes free space in the state, and the
@@ -48,11 +49,14 @@ pub struct Cadence {
 }
 
 /// Applied since the newest snapshot.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Default, Clone, Copy)]
 struct Since {
     entries: u64,
     bytes: u64,
     snapshot_bytes: u64,
+    /// What entries take now, and by how much that is less than when the snapshot was built.
+    entry_bytes: u64,
+    freed_bytes: u64,
 }
 
 impl Cadence {
@@ -60,7 +64,11 @@ impl Cadence {
         let enough = since.entries >= self.entries || since.bytes >= self.bytes;
         // Not before the log has grown by the size of the previous snapshot. So a growing state is written about twice
         // in all snapshots together, and the log stays smaller than the state.
-        since.entries > 0 && enough && since.bytes >= since.snapshot_bytes
+        let grown = enough && since.bytes >= since.snapshot_bytes;
+        // Deleted entries stand in the log and in the snapshot until the next one. It frees at least what it writes, so
+        // all of this kind together write less than was deleted.
+        let shrunk = since.freed_bytes >= self.bytes / KEPT_PART && since.freed_bytes >= since.entry_bytes;
+        since.entries > 0 && (grown || shrunk)
     }
 
     /// Whether a disk that is nearly full needs a snapshot, so that the space of what was deleted comes back. `waited` is
@@ -76,76 +84,107 @@ impl Cadence {
     /// The last entry that may be purged if the snapshot covers all entries up to `covered`. A disk that is nearly full
     /// keeps none: the newest file of the log goes only with all of its entries, and it may be as large as the others.
     /// openraft keeps what it is sending to followers.
-    fn purgeable(&self, log: &Log, covered: u64, low: bool) -> u64 {
+    fn purgeable(&self, log: &Log, covered: u64, applied: u64, low: bool) -> u64 {
         if low {
             return covered;
         }
         let by_bytes = log.index_before(covered, self.bytes / KEPT_PART).unwrap_or(0);
         let by_count = covered.saturating_sub(self.keep_entries);
-        by_bytes.max(by_count).min(covered.saturating_sub(KEEP_FEW.min(self.keep_entries)))
+        let (kept, few) = (by_bytes.max(by_count), KEEP_FEW.min(self.keep_entries));
+        // Large entries right before the snapshot go once enough others are applied, and not only with the next snapshot.
+        if kept + few <= applied { kept } else { kept.min(covered.saturating_sub(few)) }
     }
 }
 
+/// How much the entries took at most since the newest snapshot was begun. After a start it is what they take then.
+#[derive(Debug, Default)]
+struct Peak {
+    /// The newest snapshot, and the most since it was begun.
+    covered: u64,
+    bytes: u64,
+    /// The most since the last one was asked for. It may still be built.
+    asked_bytes: u64,
+}
+
+impl Peak {
+    /// By how much the entries take less now than at the peak.
+    fn freed(&mut self, covered: u64, entry_bytes: u64) -> u64 {
+        self.asked_bytes = self.asked_bytes.max(entry_bytes);
+        self.bytes = self.bytes.max(entry_bytes);
+        if covered != self.covered {
+            (self.covered, self.bytes) = (covered, self.asked_bytes);
+        }
+        self.bytes - entry_bytes
+    }
+}
+
+/// What housekeeping looks at.
+pub struct Kept {
+    pub log: Log,
+    pub snapshots: Arc<Snapshots>,
+    pub store: Arc<dyn Store>,
+    pub disk_space: Arc<DiskSpace>,
+}
+
+/// What it remembers between two steps.
+#[derive(Default)]
+struct Memory {
+    /// The last snapshot on a disk that is nearly full.
+    freed: Option<Instant>,
+    peak: Peak,
+}
+
 /// Builds a snapshot whenever one is due, purges the log behind it, and verifies it from time to time.
-pub async fn run(
-    raft: Raft,
-    changes: Arc<MembershipChanges>,
-    log: Log,
-    snapshots: Arc<Snapshots>,
-    cadence: Cadence,
-    disk_space: Arc<DiskSpace>,
-) {
+pub async fn run(raft: Raft, changes: Arc<MembershipChanges>, kept: Kept, cadence: Cadence) {
     let mut scrub = tokio::time::interval(SCRUB_EVERY);
     let mut change = InterruptedChange::default();
-    let mut freed = None;
+    let mut memory = Memory::default();
     loop {
         tokio::select! {
             () = tokio::time::sleep(EVERY) => {}
             _ = scrub.tick() => {
-                let snapshots = snapshots.clone();
+                let snapshots = kept.snapshots.clone();
                 if let Err(error) = off_runtime(move || snapshots.scrub()).await {
                     warn!(%error, "the snapshot cannot be verified");
                 }
             }
         }
         change.finish(&changes).await;
-        if !step(&raft, &log, &snapshots, &cadence, &disk_space, &mut freed).await {
+        if !step(&raft, &kept, &cadence, &mut memory).await {
             return;
         }
     }
 }
 
 /// Returns false after consensus has stopped.
-async fn step(
-    raft: &Raft,
-    log: &Log,
-    snapshots: &Snapshots,
-    cadence: &Cadence,
-    disk_space: &DiskSpace,
-    freed: &mut Option<Instant>,
-) -> bool {
+async fn step(raft: &Raft, kept: &Kept, cadence: &Cadence, memory: &mut Memory) -> bool {
+    let Kept { log, snapshots, store, disk_space } = kept;
     let applied = raft.metrics().borrow_watched().last_applied.map_or(0, |applied| applied.index);
     let (covered, snapshot_bytes) = snapshots.newest().map_or((0, 0), |newest| (newest.index, newest.bytes));
     let purged = log.edges().purged.map_or(0, |purged| purged.index);
     let low = disk_space.own_is_low();
-    let purgeable = cadence.purgeable(log, covered, low);
+    let purgeable = cadence.purgeable(log, covered, applied, low);
     let mut done = Ok(());
     if purgeable > purged {
         info!(bytes = log.bytes(), upto = purgeable, "purging the log behind the snapshot");
         done = raft.trigger().purge_log(purgeable).await;
     }
+    let entry_bytes = store.entry_bytes();
     let since = Since {
         entries: applied.saturating_sub(covered),
         bytes: log.bytes_after(covered).saturating_sub(log.bytes_after(applied)),
         snapshot_bytes,
+        entry_bytes,
+        freed_bytes: memory.peak.freed(covered, entry_bytes),
     };
     // A snapshot that does not fit would fail, and take the last space from the log meanwhile.
-    let frees = low && Cadence::frees(since, freed.map(|freed| freed.elapsed()));
+    let frees = low && Cadence::frees(since, memory.freed.map(|freed| freed.elapsed()));
     let due = cadence.due(since) || snapshots.is_damaged() || frees;
     // After deletes the next one is smaller than the last. One that does not fit after all is given up in time.
     let has_room = if frees { disk_space.leaves_room_for_log() } else { disk_space.has_room_for(snapshot_bytes) };
     if done.is_ok() && due && has_room {
-        *freed = Some(Instant::now());
+        memory.freed = Some(Instant::now());
+        memory.peak.asked_bytes = entry_bytes;
         // Has no effect while one is being built.
         done = raft.trigger().snapshot().await;
     }
@@ -160,7 +199,8 @@ mod tests {
 
     #[test]
     fn a_snapshot_is_due_after_many_entries_or_many_bytes_but_not_without_any() {
-        let due = |entries, bytes, snapshot_bytes| CADENCE.due(Since { entries, bytes, snapshot_bytes });
+        let due =
+            |entries, bytes, snapshot_bytes| CADENCE.due(Since { entries, bytes, snapshot_bytes, ..Since::default() });
         assert!(!due(0, 0, 0));
         assert!(!due(99, 999, 0));
         assert!(due(100, 10, 0));
@@ -172,28 +212,55 @@ mod tests {
     #[test]
     fn a_nearly_full_disk_gets_a_snapshot_after_any_entry_and_a_large_one_less_often() {
         let frees = |entries, snapshot_bytes, waited| {
-            Cadence::frees(Since { entries, bytes: 1, snapshot_bytes }, Some(Duration::from_secs(waited)))
+            let since = Since { entries, bytes: 1, snapshot_bytes, ..Since::default() };
+            Cadence::frees(since, Some(Duration::from_secs(waited)))
         };
         assert!(!frees(0, 0, 1000), "nothing was deleted");
         assert!(!frees(ENTRIES_WHEN_LOW, 1 << 40, 9));
         assert!(frees(ENTRIES_WHEN_LOW, 1 << 40, 10));
         assert!(!frees(1, 40 << 20, 19));
         assert!(frees(1, 40 << 20, 20), "the snapshot before may have come in the middle of the deletes");
-        assert!(Cadence::frees(Since { entries: 1, bytes: 1, snapshot_bytes: 1 << 40 }, None));
+        let large = Since { entries: 1, bytes: 1, snapshot_bytes: 1 << 40, ..Since::default() };
+        assert!(Cadence::frees(large, None));
+    }
+
+    #[test]
+    fn a_snapshot_is_due_when_as_much_was_deleted_as_is_left() {
+        let due = |entries, entry_bytes, freed_bytes| {
+            CADENCE.due(Since { entries, snapshot_bytes: 1 << 40, entry_bytes, freed_bytes, ..Since::default() })
+        };
+        assert!(due(1, 0, 250));
+        assert!(!due(1, 0, 249), "too little for a snapshot");
+        assert!(due(1, 1000, 1000));
+        assert!(!due(1, 1001, 1000), "it would write more than it frees");
+        assert!(!due(0, 0, 1000));
+    }
+
+    #[test]
+    fn what_was_deleted_is_counted_from_the_begin_of_the_newest_snapshot() {
+        let mut peak = Peak::default();
+        assert_eq!(peak.freed(1, 1000), 0);
+        assert_eq!(peak.freed(1, 400), 600);
+        // One is asked for and built while more is deleted.
+        peak.asked_bytes = 400;
+        assert_eq!(peak.freed(1, 300), 700);
+        assert_eq!(peak.freed(2, 100), 300, "the new one holds what was there when it was begun");
+        assert_eq!(peak.freed(2, 500), 0);
+        assert_eq!(peak.freed(2, 100), 400);
     }
 
     #[test]
     fn all_snapshots_of_a_growing_state_cost_a_constant_for_each_logged_byte() {
         for kept_bytes in [0, 10, 20] {
             let (mut logged, mut state, mut written) = (0u64, 0u64, 0u64);
-            let mut since = Since { entries: 0, bytes: 0, snapshot_bytes: 0 };
+            let mut since = Since::default();
             for _ in 0..1_000_000 {
                 logged += 20;
                 state += kept_bytes;
                 since = Since { entries: since.entries + 1, bytes: since.bytes + 20, ..since };
                 if CADENCE.due(since) {
                     written += state;
-                    since = Since { entries: 0, bytes: 0, snapshot_bytes: state };
+                    since = Since { snapshot_bytes: state, ..Since::default() };
                 }
                 assert!(since.bytes <= 2000.max(state + 20));
             }

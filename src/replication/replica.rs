@@ -30,7 +30,7 @@ use super::formation::announce::Announce;
 use super::formation::discovery::Discover;
 use super::formation::meeting::Meeting;
 use super::formation::record::{self, Who};
-use super::housekeeping::{self, Cadence};
+use super::housekeeping::{self, Cadence, Kept};
 use super::identity::{DataDir, Identity, IdentityError};
 use super::local_node::LocalNode;
 use super::log_store::LogStore;
@@ -370,15 +370,13 @@ impl Replica {
             let _consensus = threads.consensus().enter();
             let failure = watch_for_failure(&raft, figures.clone());
             let membership = Arc::new(MembershipChanges::new(raft.clone(), peers.clone(), store.clone()));
-            let (log_files, kept) = (log.clone(), snapshots.clone());
-            let keeping = housekeeping::run(
-                raft.clone(),
-                membership.clone(),
-                log_files,
-                kept,
-                settings.cadence(),
-                disk_space.clone(),
-            );
+            let kept = Kept {
+                log: log.clone(),
+                snapshots: snapshots.clone(),
+                store: store.clone(),
+                disk_space: disk_space.clone(),
+            };
+            let keeping = housekeeping::run(raft.clone(), membership.clone(), kept, settings.cadence());
             let elections = Elections { raft: raft.clone(), node: settings.node_id, times, signs, log: log.clone() };
             let describe = settings.describe.clone();
             let (instance, name) = (data_dir.identity().instance, settings.name.clone());

@@ -49,6 +49,11 @@ pub trait Store: Send + Sync + 'static {
     /// Replaces the whole state. The old state stays until `pairs` was read to its end without an error.
     fn replace(&self, pairs: Pairs<'_>, checkpoint: Bytes) -> Result<(), Fault>;
 
+    /// Bytes of the values of entries, without deleted ones. An estimate that lags a little; 0 if it is not known.
+    fn entry_bytes(&self) -> u64 {
+        0
+    }
+
     /// Adds the figures of the store to a page of metrics.
     fn measure(&self, _page: &mut Page) {}
 }

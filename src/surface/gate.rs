@@ -278,13 +278,10 @@ impl Gate {
         body_bytes: usize,
         deadline: Instant,
     ) -> Result<Admission, CallError> {
-        let busy = |why: String| {
-            self.not_admitted.count();
-            CallError::Unavailable(format!("the node is busy: {why}; try again"))
-        };
-        let slot = match tokio::time::timeout_at(deadline.into(), self.share.take(caller)).await {
+        let busy = |why: String| self.not_admitted(&why);
+        let slot = match tokio::time::timeout_at(deadline.into(), self.share.take(caller, body_bytes)).await {
             Ok(Ok(slot)) => slot,
-            Ok(Err(Busy(waiting))) => return Err(busy(format!("{waiting} calls of this caller wait already"))),
+            Ok(Err(full)) => return Err(busy(full.to_string())),
             Err(_) => return Err(busy("the turn of the call did not come by its deadline".to_owned())),
         };
         match tokio::time::timeout_at(deadline.into(), self.memory.take(body_bytes)).await {
@@ -292,6 +289,17 @@ impl Gate {
             Ok(None) => Err(CallError::shutting_down(function)),
             Err(_) => Err(busy("no memory for the call became free by its deadline".to_owned())),
         }
+    }
+
+    /// Fails if too many calls of the caller wait already. A door asks before it reads a body, so that refusing costs
+    /// little.
+    pub fn check_queue(&self, caller: &CallerKey) -> Result<(), CallError> {
+        self.share.check_queue(caller).map_err(|full: Busy| self.not_admitted(&full.to_string()))
+    }
+
+    fn not_admitted(&self, why: &str) -> CallError {
+        self.not_admitted.count();
+        CallError::Unavailable(format!("the node is busy: {why}; try again"))
     }
 
     /// Runs a call and returns its answer, at the latest a little after its deadline.

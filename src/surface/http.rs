@@ -53,6 +53,8 @@ const PIECE_BYTES: usize = 64 << 10;
 /// The most that is read of the body of a refused request, and for how long.
 const DISCARDED_BYTES_MAX: usize = 16 << 10;
 const DISCARD_MAX: Duration = Duration::from_millis(200);
+/// The same while the node is busy: a refusal takes less than 50 ms.
+const DISCARD_MAX_BUSY: Duration = Duration::from_millis(20);
 /// Larger responses count towards the bound of unread responses.
 const COUNTED_BYTES: usize = 1 << 20;
 
@@ -308,7 +310,7 @@ async fn admitted(
                 return tonic::Status::new(refused.kind().row().grpc, refused.to_string()).into_http();
             }
             Err(refused) => {
-                discard_small(request.into_body()).await;
+                discard_small(request.into_body(), DISCARD_MAX).await;
                 return HttpError::Login(refused).into_response();
             }
         };
@@ -330,7 +332,7 @@ async fn admitted(
 
 /// Reads the body of a refused request if it is small and has arrived. An answer before the end of a body resets the
 /// stream of HTTP/2, and some clients then lose the answer. A larger body is not worth the wait.
-async fn discard_small(body: Body) {
+async fn discard_small(body: Body, at_most: Duration) {
     let mut pieces = body.into_data_stream();
     let small = async {
         let mut bytes = 0;
@@ -342,7 +344,7 @@ async fn discard_small(body: Body) {
         }
     };
     // The refusal is the same in any case.
-    let _ = timeout(DISCARD_MAX, small).await;
+    let _ = timeout(at_most, small).await;
 }
 
 /// What needs no credentials: load balancers and people look there first. The console is a page without data.
@@ -437,6 +439,11 @@ async fn call(
         gate.refused_early(&caller, &function);
         return error(refused.kind(), &refused.message());
     }
+    let forwards = port.bus.forwards(&realm_of(&caller.identity), &function);
+    if !forwards && let Err(busy) = gate.check_queue(&key) {
+        discard_small(request.into_body(), DISCARD_MAX_BUSY).await;
+        return error(busy.kind(), &busy.message());
+    }
     let trace = trace_of(request.headers().get("traceparent").and_then(|value| value.to_str().ok()));
     let (body, room) = match read_body(&port, request).await {
         Ok(read) => read,
@@ -446,7 +453,7 @@ async fn call(
         let deadline = gate.deadline();
         check_open(&function, &port.shutdown)?;
         // A call to another client's function may take minutes. It must not hold what this node's functions need.
-        let _admitted = match port.bus.forwards(&realm_of(&caller.identity), &function) {
+        let _admitted = match forwards {
             true => None,
             false => Some(gate.admit(key, &function, body.len(), deadline, &port.shutdown).await?),
         };

@@ -91,6 +91,22 @@ fn a_bad_configuration_is_refused_with_the_field() {
     assert!(!data.exists(), "a refused configuration leaves nothing behind");
 }
 
+/// One file for all nodes of a cluster, whose addresses are arguments.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn arguments_complete_a_configuration_that_is_not_valid_alone() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let config = dir.path().join("config.yaml");
+    let path = config.to_string_lossy().into_owned();
+    let places = dir.path().join("places");
+    std::fs::write(&places, "").expect("a written file");
+    std::fs::write(&config, format!("discover: file:{}\n", places.display())).expect("a written file");
+    let why = refused(&dir.path().join("refused"), &["--config", &path]);
+    assert!(why.contains(&path) && why.contains("peer_listen: missing"), "{why}");
+    let listen = ["--config", &path, "--peer-listen", "127.0.0.1:0"];
+    let why = refused(&dir.path().join("other"), &listen);
+    assert!(!why.contains("peer_listen: missing"), "{why}");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_edited_configuration_is_applied_or_refused_while_the_node_runs() {
     let dir = tempfile::tempdir().expect("a temporary directory");

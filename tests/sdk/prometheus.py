@@ -1,7 +1,7 @@
 """A real Prometheus scrapes three nodes under load and kills, and each alarm fires when its fault is made and is gone after.
 
 Run by hand, as root on Linux: python3 tests/sdk/prometheus.py target/debug/session-manager /usr/bin/prometheus
-It needs the Debian package `prometheus` (with promtool), and takes about ten minutes.
+It needs the Debian package `prometheus` (with promtool) and a C compiler. It takes about ten minutes, and never more than twenty.
 The rules are those of deploy/monitoring with shorter times: every `for` is 5 s, and every range at most a minute.
 SessionManagerApplyLag is not made here: `promtool test rules deploy/monitoring/rules_test.yaml` covers it.
 """
@@ -23,8 +23,25 @@ import urllib.parse
 
 BINARY, PROMETHEUS = os.path.abspath(sys.argv[1]), os.path.abspath(sys.argv[2])
 SECONDS = int(sys.argv[3]) if len(sys.argv) > 3 else 600
+# Every wait of this test has a bound of its own. This is the bound of all of them together.
+SECONDS_MAX = SECONDS + 600
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-DISK_MIB = 320
+# Enough for everything that the test writes besides the files that fill the disks on purpose.
+DISK_MIB = 1536
+# Syncs of a node are slow while its file exists.
+SLOW_SYNCS = """
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stdlib.h>
+#include <unistd.h>
+static int delayed(const char *name, int fd) {
+    const char *file = getenv("SLOW_WHILE");
+    if (file && access(file, F_OK) == 0) usleep(400000);
+    return ((int (*)(int))dlsym(RTLD_NEXT, name))(fd);
+}
+int fsync(int fd) { return delayed("fsync", fd); }
+int fdatasync(int fd) { return delayed("fdatasync", fd); }
+"""
 
 if os.environ.get("IN_NAMESPACE") != "1":
     # The small disks are mounts of this test only.
@@ -62,7 +79,8 @@ def start(node):
     arguments = [BINARY, "serve", "--config", "settings.yaml", "--name", f"n{node}", "--data-dir", f"disk-{node}/data"]
     arguments += ["--listen", f"127.0.0.1:{clients[node]}", "--peer-listen", f"127.0.0.1:{peers[node]}"]
     log = open(os.path.join(work, f"node-{node}.log"), "a")
-    processes[node] = subprocess.Popen(arguments, cwd=work, stderr=log)
+    slow = {"LD_PRELOAD": os.path.join(work, "slow_syncs.so"), "SLOW_WHILE": os.path.join(work, f"slow-{node}")}
+    processes[node] = subprocess.Popen(arguments, cwd=work, stderr=log, env={**os.environ, **slow})
 
 
 def kill(node):
@@ -95,12 +113,14 @@ def metric(node, name):
 
 
 def leader():
-    for _ in range(300):
+    until = time.time() + 60
+    while time.time() < until:
         for node in range(3):
             if processes[node].poll() is None and metric(node, "session_manager_is_leader") == 1:
                 return node
         time.sleep(0.2)
-    raise SystemExit("there is no leader")
+    logs = "\n".join(open(os.path.join(work, f"node-{node}.log")).read()[-1000:] for node in range(3))
+    raise SystemExit(f"there is no leader:\n{logs}")
 
 
 def text(bytes_count):
@@ -167,6 +187,8 @@ def prepare():
         disk = os.path.join(work, f"disk-{node}")
         os.mkdir(disk)
         subprocess.check_call(["mount", "-t", "tmpfs", "-o", f"size={DISK_MIB}m", "none", disk])
+    compiler = ["cc", "-shared", "-fPIC", "-x", "c", "-o", os.path.join(work, "slow_syncs.so"), "-", "-ldl"]
+    subprocess.run(compiler, input=SLOW_SYNCS.encode(), check=True)
     lines = []
     for role in ["app", "monitor"]:
         printed = run("token", "create", "--role", role)
@@ -243,10 +265,13 @@ def faults():
     # 3. Two of three stand still.
     still = [(leader() + 1) % 3, (leader() + 2) % 3]
     signals = lambda name: [os.kill(processes[node].pid, name) for node in still]
+    running = ({0, 1, 2} - set(still)).pop()
+    # Each of these calls fails after call_timeout_ms.
+    failing = [each(0.1, lambda: post(running, "session::create", {})) for _ in range(6)]
     fault(
         ["SessionManagerNoLeader", "SessionManagerNodeWithoutLeader", "SessionManagerProposalsFail"],
         lambda: signals(signal.SIGSTOP),
-        lambda: signals(signal.SIGCONT),
+        lambda: (signals(signal.SIGCONT), [one.set() for one in failing]),
     )
     # 4. One leader after the other is killed.
     def kill_leaders():
@@ -306,22 +331,17 @@ def faults():
     wrong.set()
     wait_for(["SessionManagerLoginsRefused"], False)
     # 10. More large calls than there is memory for.
-    large = [each(0, lambda: post(node, "session::append", {"session_id": "s2", "message": message(1 << 20)})) for _ in range(24)]
+    body = {"session_id": "s2", "message": message(2 << 20)}
+    large = [each(0, lambda: post(node, "session::append", body)) for _ in range(48)]
     wait_for(["SessionManagerCallsNotAdmitted"], True)
     for one in large:
         one.set()
+    # What was admitted of it would fill the disks.
+    post(node, "session::delete", {"session_id": "s2"})
     wait_for(["SessionManagerCallsNotAdmitted"], False)
-    # 11. A disk that stands still for moments, with its node.
-    process = processes[node].pid
-    def pause():
-        os.kill(process, signal.SIGSTOP)
-        time.sleep(0.6)
-        os.kill(process, signal.SIGCONT)
-    slow = each(0.3, pause)
-    wait_for(["SessionManagerSlowDisk"], True)
-    slow.set()
-    time.sleep(1)
-    wait_for(["SessionManagerSlowDisk"], False)
+    # 11. A disk that takes long for every sync.
+    slow = os.path.join(work, f"slow-{node}")
+    fault(["SessionManagerSlowDisk"], lambda: open(slow, "w").close(), lambda: os.remove(slow))
 
 
 def close_all(sockets):
@@ -329,6 +349,13 @@ def close_all(sockets):
         sockets.pop().close()
 
 
+def too_long(*_):
+    raise SystemExit(f"not done after {SECONDS_MAX} s")
+
+
+signal.signal(signal.SIGALRM, too_long)
+signal.alarm(SECONDS_MAX)
+finished = False
 try:
     prepare()
     for node in range(3):
@@ -360,9 +387,15 @@ try:
     connection = http.client.HTTPConnection("127.0.0.1", scraper, timeout=10)
     connection.request("GET", "/api/v1/query?" + query)
     scrapes = {row["metric"]["instance"]: row["value"][1] for row in json.loads(connection.getresponse().read())["data"]["result"]}
+    if firing():
+        failed.append((sorted(firing()), "fires at the end"))
+    if len(scrapes) < 3 or not counts["ok"]:
+        failed.append((sorted(scrapes), "nodes were scraped"))
     say(f"scrapes that succeeded: {scrapes}; load: {counts}; seen: {sorted(seen)}; at the end: {sorted(firing())}")
     say("all alarms fired and went" if not failed else f"FAILED: {failed}")
+    finished = True
 finally:
+    signal.alarm(0)
     stop.set()
     for process in processes.values():
         process.send_signal(signal.SIGCONT)
@@ -373,6 +406,8 @@ finally:
         watching.wait()
     for node in range(3):
         subprocess.run(["umount", "-l", os.path.join(work, f"disk-{node}")], stderr=subprocess.DEVNULL)
-    if not failed:
+    if finished and not failed:
         shutil.rmtree(work, ignore_errors=True)
+    else:
+        say(f"logs: {work}")
 sys.exit(1 if failed else 0)

@@ -292,6 +292,12 @@ impl Store for SledStore {
         Ok(Frozen { checkpoint, pairs: Box::new(FrozenPairs::new(freeze, base, piece_bytes)) })
     }
 
+    fn entry_bytes(&self) -> u64 {
+        let base = Arc::clone(&self.shared.layers().base);
+        let book = base.bodies().book();
+        book.values().map(|extent| extent.total.saturating_sub(extent.dead)).sum()
+    }
+
     fn measure(&self, page: &mut Page) {
         let (active, sealed) = {
             let control = self.shared.control();

@@ -1,9 +1,10 @@
 //! Clients that are broken, slow, greedy or hostile. Each gets a clear error or a close frame, and the others are
 //! served.
 
-use tokio::io::AsyncWriteExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::*;
+use crate::surface::fair_share::CallerKey;
 use crate::surface::socket::SocketLimits;
 use crate::surface::socket::outbox::OutboxLimits;
 
@@ -267,4 +268,29 @@ async fn a_silent_client_is_pinged_and_one_that_does_not_answer_is_dropped() {
     }
     assert_eq!(alive.call("session::echo", json!(1)).await["result"], 1);
     drop(dead);
+}
+
+#[tokio::test]
+async fn a_caller_with_too_many_calls_that_wait_is_refused_before_its_body_arrives() {
+    let node = Node::start().await;
+    let mut stream = TcpStream::connect(&node.address).await.unwrap();
+    let (key, gate) = (CallerKey::Connection(stream.local_addr().unwrap()), node.bus.gate());
+    let (mut running, mut waiting) = (Vec::new(), Vec::new());
+    loop {
+        let mut call = Box::pin(gate.admit_begun(key.clone(), "session::echo", 0, gate.deadline()));
+        match call.as_mut().now_or_never() {
+            Some(Ok(admitted)) => running.push(admitted),
+            Some(Err(_)) => break,
+            None => waiting.push(call),
+        }
+    }
+    // Nothing of the body is sent.
+    let head = "POST /v1/call/session::echo HTTP/1.1\r\nhost: localhost\r\ncontent-length: 100000\r\n\r\n";
+    stream.write_all(head.as_bytes()).await.unwrap();
+    let mut status = [0; 12];
+    let answered = tokio::time::timeout(Duration::from_secs(5), stream.read_exact(&mut status)).await;
+    answered.expect("it is refused at once").unwrap();
+    assert_eq!(&status, b"HTTP/1.1 503");
+    drop((running, waiting));
+    still_serves(&node).await;
 }

@@ -1,0 +1,212 @@
+//! Owns: `bench overload`: many times the clients that the nodes serve well, over HTTP: what is answered, how fast calls are
+//! refused, how much memory a node takes, and how soon the rate is back.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use tokio::task::JoinSet;
+use tokio::time::sleep;
+
+use super::append::{Appends, make_sessions, session_names};
+use super::args::{self, LoadArgs};
+use super::bus_client::Lanes;
+use super::error::BenchError;
+use super::figures::Timings;
+use super::http_client::Caller;
+use super::progress::progress;
+use super::report::{Figure, Goal, Ratio, Report, System};
+use super::systems::Systems;
+use super::text::Messages;
+use super::window::Sample;
+
+/// A refused client tries again after this time.
+const AGAIN_AFTER: Duration = Duration::from_millis(100);
+/// One more client calls once in this time. It is not among those that press on.
+const QUIET_EVERY: Duration = Duration::from_millis(50);
+/// How often the rate is looked at after the overload.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+const MIB: f64 = (1 << 20) as f64;
+
+const EXAMPLES: &str = "\
+Examples:
+  session-manager bench overload --seconds 60
+  session-manager bench overload --clients 400 --node http://127.0.0.1:49134 --token-file token
+
+Clients append messages of 1 KiB over HTTP, each with one call at a time: first as many as given, then ten times as many \
+for --seconds, then the first ones again. Calls are refused only if more than 3,072 calls of one name wait or run at one \
+node, or the nodes hold too much memory. One quiet client measures beside them.";
+
+/// Measure ten times the clients that the nodes serve well
+#[derive(Debug, Clone, Args)]
+#[command(after_help = EXAMPLES)]
+pub struct OverloadArgs {
+    /// Number of clients that the nodes serve well
+    #[arg(long, default_value_t = 128, value_parser = args::clients)]
+    clients: usize,
+
+    /// How many times as many press on
+    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(2..=100))]
+    times: u32,
+
+    #[command(flatten)]
+    pub load: LoadArgs,
+}
+
+/// What clients have seen since the counters were last taken.
+#[derive(Default)]
+struct Seen {
+    answered: Timings,
+    refused: Timings,
+    first_refusal: Option<String>,
+}
+
+impl Seen {
+    fn join(&mut self, other: Seen) {
+        self.answered.join(other.answered);
+        self.refused.join(other.refused);
+        self.first_refusal = self.first_refusal.take().or(other.first_refusal);
+    }
+}
+
+pub async fn run(args: &OverloadArgs, systems: &Systems) -> Result<Report, BenchError> {
+    let messages = Arc::new(Messages::new());
+    let sessions = Arc::new(session_names(args.clients));
+    make_sessions(&systems.ours, &sessions).await?;
+    let crowd = Crowd { systems, sessions, messages };
+    let seconds = Duration::from_secs_f64(args.load.seconds);
+    let short = seconds.min(Duration::from_secs(10));
+    crowd.run(args.clients, short / 2, None).await?;
+    progress("the clients that the nodes serve well");
+    let before = crowd.run(args.clients, short, None).await?;
+    progress("overload");
+    let overload = crowd.run(args.clients * args.times as usize, seconds, None).await?;
+    let peak = systems.ours.processes.resident_peak();
+    progress("afterwards");
+    let after = crowd.run(args.clients, short, Some(before.rate * 0.9)).await?;
+    Ok(report(args, systems, [before, overload, after], peak))
+}
+
+struct Crowd<'a> {
+    systems: &'a Systems,
+    sessions: Arc<Vec<String>>,
+    messages: Arc<Messages>,
+}
+
+struct Phase {
+    crowd: Seen,
+    quiet: Seen,
+    rate: f64,
+    took: Duration,
+    /// When the rate had reached what was expected.
+    reached: Option<Duration>,
+}
+
+impl Crowd<'_> {
+    /// Runs so many clients for this time, and waits for their last answers.
+    async fn run(&self, clients: usize, time: Duration, expected_rate: Option<f64>) -> Result<Phase, BenchError> {
+        let (over, answered) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+        let targets = &self.systems.ours.targets;
+        let mut tasks = JoinSet::new();
+        // The quiet client is at the node that the first of the others is at.
+        for client in 0..=clients {
+            let is_quiet = client == clients;
+            let nth = if is_quiet { 0 } else { client };
+            let caller = Caller::connect(&targets[nth % targets.len()]).await?;
+            let appends = Appends {
+                sessions: vec![self.sessions[nth % self.sessions.len()].clone()],
+                messages: self.messages.clone(),
+                next: nth * 31,
+            };
+            let pause = is_quiet.then_some(QUIET_EVERY);
+            let (over, answered) = (over.clone(), answered.clone());
+            tasks.spawn(async move {
+                Ok::<_, BenchError>((is_quiet, press(caller, appends, pause, over, answered).await?))
+            });
+        }
+        let begun = Instant::now();
+        let (mut last, mut reached) = (0, None);
+        while begun.elapsed() < time {
+            sleep(LOOK_EVERY).await;
+            let now = answered.load(Ordering::Relaxed);
+            let rate = (now - last) as f64 / LOOK_EVERY.as_secs_f64();
+            if reached.is_none() && expected_rate.is_some_and(|expected| rate >= expected) {
+                reached = Some(begun.elapsed());
+            }
+            last = now;
+        }
+        let (took, rate) = (begun.elapsed(), last as f64 / begun.elapsed().as_secs_f64());
+        over.store(true, Ordering::Relaxed);
+        let (mut crowd, mut quiet) = (Seen::default(), Seen::default());
+        while let Some(ended) = tasks.join_next().await {
+            let (is_quiet, seen) = ended??;
+            if is_quiet { quiet.join(seen) } else { crowd.join(seen) }
+        }
+        Ok(Phase { crowd, quiet, rate, took, reached })
+    }
+}
+
+/// One client, until the phase is over.
+async fn press(
+    mut caller: Caller,
+    mut appends: Appends,
+    pause: Option<Duration>,
+    over: Arc<AtomicBool>,
+    answered: Arc<AtomicU64>,
+) -> Result<Seen, BenchError> {
+    let mut seen = Seen::default();
+    while !over.load(Ordering::Relaxed) {
+        let mut body = String::with_capacity(1536);
+        appends.body(0, &mut body);
+        let sent = Instant::now();
+        match caller.call(appends.function(), body).await {
+            Ok(_) => {
+                seen.answered.push(sent.elapsed());
+                answered.fetch_add(1, Ordering::Relaxed);
+            }
+            Err(BenchError::Refused { why, .. }) => {
+                seen.refused.push(sent.elapsed());
+                seen.first_refusal.get_or_insert(why);
+                sleep(AGAIN_AFTER).await;
+            }
+            Err(error) => return Err(error),
+        }
+        if let Some(pause) = pause {
+            sleep(pause).await;
+        }
+    }
+    Ok(seen)
+}
+
+fn report(args: &OverloadArgs, systems: &Systems, phases: [Phase; 3], peak: Option<u64>) -> Report {
+    let mut report = Report { systems: systems.descriptions(), ..Report::default() };
+    let mut row = |name: String, timings: Timings, window: Duration, first_error: Option<String>| {
+        let sample = Sample { timings, errors: 0, first_error, window, servers: None, client: None };
+        report.figures.push(Figure::of(name, System::Ours, vec![sample]));
+    };
+    let [before, overload, after] = phases;
+    let (rates, reached) = ((before.rate, overload.rate), after.reached);
+    let refused_p99 = overload.quiet.refused.p99().max(overload.crowd.refused.p99());
+    let refused = overload.crowd.refused.len() + overload.quiet.refused.len();
+    let (clients, many) = (args.clients, args.clients * args.times as usize);
+    row(format!("{clients} clients"), before.crowd.answered, before.took, None);
+    row(format!("{many} clients, answered"), overload.crowd.answered, overload.took, None);
+    row(format!("{many} clients, refused"), overload.crowd.refused, overload.took, overload.crowd.first_refusal);
+    row("one quiet client beside them, answered".to_owned(), overload.quiet.answered, overload.took, None);
+    row("one quiet client beside them, refused".to_owned(), overload.quiet.refused, overload.took, None);
+    row(format!("{clients} clients afterwards"), after.crowd.answered, after.took, None);
+    let mut ratio = |name: &str, value: f64, goal: Goal| {
+        report.ratios.push(Ratio { name: name.to_owned(), value, goal });
+    };
+    ratio("rate in overload / before", rates.1 / rates.0.max(f64::MIN_POSITIVE), Goal::None);
+    let seconds = reached.map_or(f64::INFINITY, |reached| reached.as_secs_f64());
+    ratio("seconds until 9/10 of the rate was back", seconds, Goal::AtMost(5.0));
+    if refused > 0 {
+        ratio("p99 of refusals, ms", refused_p99.as_secs_f64() * 1e3, Goal::AtMost(50.0));
+    }
+    if let Some(peak) = peak {
+        ratio("peak memory of a node, MiB", peak as f64 / MIB, Goal::None);
+    }
+    report
+}
