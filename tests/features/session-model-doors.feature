@@ -280,6 +280,22 @@ Feature: The session model at its door: HTTP, server-sent events and the WebSock
     When Ann sends GET "/sessions/cli%3Aa/messages"
     Then Ann gets 200 [{"role": "user"}, {"role": "user"}, {"introspectionPhase": "start"}, {"introspectionSummary": "two notes"}, {"role": "user"}, {"introspectionPhase": "start"}, {"introspectionPhase": "end"}, {"introspectionPhase": "start"}, {"introspectionSummary": "one more"}]
 
+  # Prevents: a caller that waits for a quarter of an hour because another checkpoint came right after its own.
+  Scenario: 12 Two checkpoints right after each other both have their answer
+    Given an agent
+    And Ann has the session "cli:a"
+    And Ann appended 1 message to "cli:a"
+    And the worker Wim
+    When Ann begins to send POST "/sessions/cli%3Aa/checkpoint"
+    And Wim is asked for the checkpoint {"after_event_id": 0, "up_to_event_id": 1}
+    And Wim takes it, and ends it with {"success": true}
+    Given Ann appended 1 message to "cli:a"
+    When Bob begins to send POST "/sessions/cli%3Aa/checkpoint"
+    And Wim is asked for the checkpoint {"after_event_id": 1, "up_to_event_id": 2}
+    And Wim takes it, and ends it with {"success": false}
+    Then Ann gets exactly 200 {"checkpointed": true}
+    And Bob gets exactly 200 {"checkpointed": false}
+
   # Prevents: a limit that asks for no checkpoint, or for more than one.
   Scenario: 13 Five turns, and twenty messages without one, ask for one checkpoint each
     Given an agent
