@@ -1,8 +1,8 @@
 //! The features: scenarios of what each function promises, run once per kind of store.
 //!
-//! Every scenario states what it prevents. It must assert the answer, the events (or that none fired) and the state
-//! that is read back; a scenario that leaves one of them out fails. `cargo test --test features -- list` runs the
-//! scenarios whose name or file contains "list".
+//! Every scenario states what it prevents. Those tagged @engine, @gateway and @door talk to real nodes. Any other must
+//! assert the answer, the events (or that none fired) and the state that is read back; it fails if it leaves one of them
+//! out. `cargo test --test features -- list` runs the scenarios whose name or file contains "list".
 
 mod cluster;
 mod concurrency_steps;

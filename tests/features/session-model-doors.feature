@@ -506,6 +506,9 @@ Feature: The session model at its door: HTTP, server-sent events and the WebSock
     When Ann follows "cli:a/b%"
     Then Ann's stream shows the numbers from 1 to 1
     And reading "session::messages" with {"session_id": "main/cli:a/b%"} answers {"messages": [{"message": {"content": "<content:note 1>"}}]}
+    Given calling "session::open" with {"agent_id": "o/ther", "session_id": "cli:a/b%", "source": {"kind": "cli", "interactive": true}} answered {"store_session_id": "o%2Fther/cli:a/b%", "created": true}
+    Then the summary of "cli:a/b%" is {"messageCount": 1}
+    And reading "session::profile::list" with {"agent_id": "o/ther"} answers {"rows": [{"sessionId": "cli:a/b%", "messageCount": 0}]}
     And each of these requests is refused, and nothing changes:
       | method | path                                | body | status |
       | GET    | /sessions/cli:a/b/messages          |      | 404    |
