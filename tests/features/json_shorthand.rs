@@ -36,6 +36,20 @@ pub fn expand(text: &str, variables: &Variables) -> String {
     expanded
 }
 
+/// The JSON of a step, with shorthands and variables replaced.
+pub fn read(text: &str, variables: &Variables) -> Value {
+    let text = expand(text, variables);
+    serde_json::from_str(&text).unwrap_or_else(|error| panic!("the JSON of the step is invalid ({error}): {text}"))
+}
+
+/// Fails the step if a value differs from what it expects.
+pub fn check(expected: &str, actual: &Value, exact: bool, variables: &mut Variables) {
+    let expected = read(expected, variables);
+    if let Err(difference) = compare(&expected, actual, exact, variables) {
+        panic!("{difference}\nin {actual}");
+    }
+}
+
 fn shorthand(word: &str) -> Option<String> {
     let (name, given) = word.split_once(':')?;
     let count = || given.parse::<usize>().unwrap_or_else(|_| panic!("<{word}>: {given:?} is not a number"));

@@ -1,13 +1,18 @@
 //! The features: scenarios of what each function promises, run once per kind of store.
 //!
-//! Every scenario states what it prevents. It must assert the answer, the events (or that none fired) and the state
-//! that is read back; a scenario that leaves one of them out fails. `cargo test --test features -- list` runs the
-//! scenarios whose name or file contains "list".
+//! Every scenario states what it prevents. Those tagged @engine, @gateway and @door talk to real nodes. Any other must
+//! assert the answer, the events (or that none fired) and the state that is read back; it fails if it leaves one of them
+//! out. `cargo test --test features -- list` runs the scenarios whose name or file contains "list".
 
 mod cluster;
 mod concurrency_steps;
 mod configuration_worker;
 mod delayed_proxy;
+mod door;
+mod door_client;
+mod door_nodes;
+mod door_steps;
+mod door_stream_steps;
 mod edge;
 #[path = "../process/empty_bus.rs"]
 mod empty_bus;
@@ -15,9 +20,6 @@ mod engine;
 mod engine_steps;
 mod event_recorder;
 mod gateway;
-#[allow(dead_code, reason = "the process tests use the rest")]
-#[path = "../process/gateway_client.rs"]
-mod gateway_client;
 mod gateway_cluster;
 mod gateway_steps;
 mod json_shorthand;
@@ -28,7 +30,6 @@ mod report;
 mod steps;
 mod world;
 
-use std::fmt::Debug;
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::Instant;
@@ -36,9 +37,12 @@ use std::time::Instant;
 use cucumber::World as _;
 use cucumber::codegen::WorldInventory;
 use cucumber::gherkin::{Feature, Scenario, Step};
+use futures::FutureExt;
 use futures::future::LocalBoxFuture;
 use session_manager::events::filter::STORE_EVENTS;
 
+use crate::door::{DOOR, DoorWorld};
+use crate::door_nodes::DoorStore;
 use crate::engine::{ENGINE, EngineKind, EngineWorld};
 use crate::gateway::GatewayWorld;
 use crate::node::Kind;
@@ -87,11 +91,25 @@ async fn main() -> ExitCode {
         failures += report.failures;
     }
     let began = Instant::now();
-    let report = gateway_round(asked).await;
+    let report = gateway_round(asked.clone()).await;
     counts.push(format!("{} on {} in {:.1} s", report.scenarios, report.store, began.elapsed().as_secs_f32()));
     failures += report.failures;
+    for store in DoorStore::ALL {
+        *DOOR.lock().unwrap() = store;
+        let began = Instant::now();
+        let report = door_round(store, asked.clone()).await;
+        counts.push(format!("{} on {} in {:.1} s", report.scenarios, report.store, began.elapsed().as_secs_f32()));
+        failures += report.failures;
+    }
     println!("\nscenarios: {}; failures: {failures}", counts.join(", "));
     if failures == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// Whether a scenario's name or file contains one of the words, if there are any.
+fn is_asked(feature: &Feature, scenario: &Scenario, asked: &[String]) -> bool {
+    let file = feature.path.as_ref().map(|path| path.to_string_lossy().into_owned()).unwrap_or_default();
+    let named = |word: &String| scenario.name.contains(word.as_str()) || file.contains(word.as_str());
+    asked.is_empty() || asked.iter().any(named)
 }
 
 async fn round(kind: Kind, asked: Vec<String>) -> Report {
@@ -106,7 +124,7 @@ async fn round(kind: Kind, asked: Vec<String>) -> Report {
         kind.is_for(&scenario.tags)
             && kind.runs(&feature.tags)
             && kind.runs(&scenario.tags)
-            && is_asked_for(&asked, feature, scenario)
+            && is_asked(feature, scenario, &asked)
     };
     World::cucumber()
         .max_concurrent_scenarios(if kind == Kind::Cluster { CLUSTERS_AT_ONCE } else { SCENARIOS_AT_ONCE })
@@ -128,51 +146,75 @@ fn real_engine() -> Option<EngineKind> {
     std::env::var(ENGINE_URL).ok().filter(|url| !url.is_empty()).map(EngineKind::Real)
 }
 
-/// The scenarios tagged @engine. On a real engine they run one at a time, because they share its configuration.
-async fn engine_round(kind: EngineKind, asked: Vec<String>) -> Report {
-    let (store, at_once) = (kind.name(), if kind == EngineKind::Embedded { ENGINE_SCENARIOS_AT_ONCE } else { 1 });
-    let runs = move |feature: &Feature, scenario: &Scenario| {
-        feature.tags.iter().any(|tag| tag == "engine") && kind.runs(&scenario.tags)
-    };
-    tagged_round::<EngineWorld>(store, at_once, asked, runs, |world| Box::pin(world.finish())).await
+/// A world that stops what its scenario started.
+trait Finish {
+    fn finish(&mut self) -> LocalBoxFuture<'_, ()>;
 }
 
-/// The scenarios tagged @gateway.
-async fn gateway_round(asked: Vec<String>) -> Report {
-    let runs = |feature: &Feature, _: &Scenario| feature.tags.iter().any(|tag| tag == "gateway");
-    tagged_round::<GatewayWorld>("the gateway", SCENARIOS_AT_ONCE, asked, runs, |world| Box::pin(world.finish())).await
+impl Finish for EngineWorld {
+    fn finish(&mut self) -> LocalBoxFuture<'_, ()> {
+        EngineWorld::finish(self).boxed_local()
+    }
 }
 
-/// The scenarios that `runs` accepts and that are asked for. Each ends with `finish`, whether it passed or not.
-async fn tagged_round<W: WorldInventory + Debug>(
+impl Finish for GatewayWorld {
+    fn finish(&mut self) -> LocalBoxFuture<'_, ()> {
+        GatewayWorld::finish(self).boxed_local()
+    }
+}
+
+impl Finish for DoorWorld {
+    fn finish(&mut self) -> LocalBoxFuture<'_, ()> {
+        DoorWorld::finish(self).boxed_local()
+    }
+}
+
+/// Runs the wanted scenarios of the features with this tag.
+async fn tagged_round<W>(
+    tag: &'static str,
     store: &'static str,
     at_once: usize,
-    asked: Vec<String>,
-    runs: impl Fn(&Feature, &Scenario) -> bool + 'static,
-    finish: for<'a> fn(&'a mut W) -> LocalBoxFuture<'a, ()>,
-) -> Report {
+    wanted: impl Fn(&Feature, &Scenario) -> bool + 'static,
+) -> Report
+where
+    W: cucumber::World + WorldInventory + Finish + std::fmt::Debug,
+{
     let features = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/features");
     W::cucumber()
         .max_concurrent_scenarios(at_once)
         .with_writer(Report { store, ..Report::default() })
-        .after(move |_, _, _, _, world| {
-            Box::pin(async move {
+        .after(|_, _, _, _, world| {
+            async move {
                 if let Some(world) = world {
-                    finish(world).await;
+                    Finish::finish(world).await;
                 }
-            })
+            }
+            .boxed_local()
         })
         // Last, because a new writer resets the options.
         .with_default_cli()
         .filter_run(features, move |feature, _, scenario| {
-            runs(feature, scenario) && is_asked_for(&asked, feature, scenario)
+            feature.tags.iter().any(|found| found == tag) && wanted(feature, scenario)
         })
         .await
 }
 
-/// Whether a scenario's name or file has one of the words. Without words all are asked for.
-fn is_asked_for(asked: &[String], feature: &Feature, scenario: &Scenario) -> bool {
-    let file = feature.path.as_ref().map(|path| path.to_string_lossy().into_owned()).unwrap_or_default();
-    let named = |word: &String| scenario.name.contains(word.as_str()) || file.contains(word.as_str());
-    asked.is_empty() || asked.iter().any(named)
+/// On a real engine the scenarios run one at a time, because they share its configuration.
+async fn engine_round(kind: EngineKind, asked: Vec<String>) -> Report {
+    let (store, at_once) = (kind.name(), if kind == EngineKind::Embedded { ENGINE_SCENARIOS_AT_ONCE } else { 1 });
+    let wanted =
+        move |feature: &Feature, scenario: &Scenario| kind.runs(&scenario.tags) && is_asked(feature, scenario, &asked);
+    tagged_round::<EngineWorld>("engine", store, at_once, wanted).await
+}
+
+async fn gateway_round(asked: Vec<String>) -> Report {
+    let wanted = move |feature: &Feature, scenario: &Scenario| is_asked(feature, scenario, &asked);
+    tagged_round::<GatewayWorld>("gateway", "the gateway", SCENARIOS_AT_ONCE, wanted).await
+}
+
+async fn door_round(store: DoorStore, asked: Vec<String>) -> Report {
+    let at_once = if store == DoorStore::ThreeNodes { CLUSTERS_AT_ONCE } else { SCENARIOS_AT_ONCE };
+    let wanted =
+        move |feature: &Feature, scenario: &Scenario| store.runs(&scenario.tags) && is_asked(feature, scenario, &asked);
+    tagged_round::<DoorWorld>("door", store.name(), at_once, wanted).await
 }

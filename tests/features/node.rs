@@ -58,7 +58,7 @@ impl Kind {
     /// Whether a scenario with these tags applies to this store.
     pub fn runs(self, tags: &[String]) -> bool {
         tags.iter().all(|tag| match (self, tag.as_str()) {
-            (_, "engine" | "gateway") => false,
+            (_, "engine" | "gateway" | "door") => false,
             (Kind::Memory, "durable" | "jsonl" | "sled" | "cluster") => false,
             (Kind::Jsonl, "sled" | "not-jsonl" | "cluster") => false,
             (Kind::Sled, "jsonl" | "cluster") => false,

@@ -1,13 +1,20 @@
-//! Owns: the processes of scenarios tagged @engine: nodes, and commands that run to completion.
+//! Owns: the processes of scenarios: nodes, clusters of them, and commands that run to completion.
 
 #[path = "../process/node.rs"]
 #[allow(dead_code)] // the process tests use the rest
 mod node;
+#[path = "../process/plain_http.rs"]
+#[allow(dead_code)] // the process tests use the rest
+pub mod plain_http;
+#[path = "../process/three_nodes.rs"]
+#[allow(dead_code)] // the process tests use the rest
+mod three_nodes;
 
 use std::net::SocketAddr;
 use std::process::{Command, Output, Stdio};
 
 pub use node::{NodeProcess, command, tail_of};
+pub use three_nodes::ThreeNodes;
 
 /// Outside the range of ephemeral ports, so that no outgoing connection takes it before the node does.
 pub fn free_port() -> SocketAddr {

@@ -116,6 +116,21 @@ Feature: The session model over time: limits, timers, approvals, leases, and the
       | session::message-added  | {"custom": {"custom_type": "profile/approval_resolved"}} |
     And reading "session::profile::get" with {"agent_id": "main", "session_id": "cli:a"} answers {"status": "running"}
 
+  @turns @cluster
+  # Prevents: a tool call that waits for ever, or is decided twice, because the leader was lost meanwhile.
+  Scenario: Nobody decides about a tool call for two minutes although the leader is lost
+    Given I called "session::open" with {"agent_id": "main", "session_id": "cli:a", "source": {"kind": "cli", "interactive": true}}
+    And calling "session::post" with {"agent_id": "main", "session_id": "cli:a", "message": {"text": "m1", "messageId": "m1"}} answered {"turn_id": "<a>"}
+    And I called "session::turn::claim" with {"turn_id": "<a>", "driver_id": "d"}
+    And I called "session::turn::emit" with {"turn_id": "<a>", "driver_id": "d", "n": 1, "events": [{"type": "tool_approval_required", "toolName": "rm", "toolCallId": "c1"}]}
+    And the leader is lost
+    And 3 minutes passed
+    When I call "session::approve" with {"agent_id": "main", "session_id": "cli:a", "tool_call_id": "c1", "approved": true}
+    Then it answers exactly {"resolved": false}
+    And no event fired
+    And reading "session::profile::events" with {"agent_id": "main", "session_id": "cli:a", "after": 3} answers {"events": [{"event_id": 4}, {"event_id": 5, "event": {"type": "approval_resolved", "toolCallId": "c1", "decision": "timed_out"}}], "last": 5}
+    And reading "session::profile::get" with {"agent_id": "main", "session_id": "cli:a"} answers {"status": "running"}
+
   @turns
   # Prevents: two people who both think that their decision counts.
   Scenario: The first decision about a tool call wins

@@ -5,12 +5,12 @@ use std::path::Path;
 
 use session_manager::dev::{Plan, form};
 
-use crate::node::NodeProcess;
+use super::node::NodeProcess;
 
 pub struct ThreeNodes(pub Vec<NodeProcess>);
 
 impl ThreeNodes {
-    /// Returns when all three are voters and follow a leader.
+    /// Returns when all three are voters and follow a leader. A second start over the same directory brings them back.
     pub async fn start(dir: &Path) -> ThreeNodes {
         ThreeNodes::start_with(dir, &[]).await
     }

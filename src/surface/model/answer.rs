@@ -308,13 +308,22 @@ pub async fn checkpoint(subject: &Subject, asked: &Value) -> Result<Value, Model
     let answer: Value = serde_json::from_str(&text).unwrap_or_default();
     let Some(checkpoint_id) = answer["checkpoint_id"].as_str() else { return Ok(json!({ "checkpointed": false })) };
     let deadline = Instant::now() + CHECKPOINT_MAX;
+    // What the last checkpoint covered while this one was under way. The first look sees that it has begun, or more.
+    let mut covered = None;
+    let mut fresh = Fresh::Linearizable;
     while Instant::now() < deadline && !subject.port.shutdown.is_cancelled() {
-        let text = subject.call("session::profile::get", &subject.body(), Fresh::Local).await?;
+        let text = subject.call("session::profile::get", &subject.body(), fresh).await?;
         let profile: Value = serde_json::from_str(&text).unwrap_or_default();
-        let state = &profile["checkpoint"];
+        let (state, cursor) = (&profile["checkpoint"], profile["cursor"]["eventId"].as_u64());
         if state["ended"] == checkpoint_id {
             return Ok(json!({ "checkpointed": state["checkpointed"] == true }));
         }
+        if state["underway"] != checkpoint_id {
+            // Another one has ended since. The cursor has moved if one of them succeeded.
+            return Ok(json!({ "checkpointed": covered.is_some_and(|covered| cursor > covered) }));
+        }
+        covered.get_or_insert(cursor);
+        fresh = Fresh::Local;
         tokio::time::sleep(CHECKPOINT_LOOK).await;
     }
     Ok(json!({ "checkpointed": false }))

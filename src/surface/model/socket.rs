@@ -129,6 +129,7 @@ impl Connection {
         match method.as_str() {
             "session.subscribe" => self.subscribe(id, subject, &params),
             "session.unsubscribe" => {
+                self.followed.retain(|_, task| !task.is_finished());
                 let result = match self.followed.remove(&subject.session) {
                     Some(task) => {
                         task.abort();
@@ -166,16 +167,40 @@ impl Connection {
             return respond(&self.outbox, &id, Err(ModelError::Invalid(why)));
         }
         let session = subject.session.clone();
-        let task = self.tasks.spawn(follow(self.outbox.clone(), id, subject, seen));
+        let asked = Subscribing { outbox: self.outbox.clone(), id: Some(id), session: session.clone() };
+        let task = self.tasks.spawn(follow(asked, subject, seen));
         if let Some(before) = self.followed.insert(session, task) {
             before.abort();
         }
     }
 }
 
+/// The request of a subscription. It has an answer even if a later request ends the subscription before it began.
+struct Subscribing {
+    outbox: Arc<Outbox>,
+    /// Taken with the answer.
+    id: Option<String>,
+    session: String,
+}
+
+impl Subscribing {
+    fn answer(&mut self, result: Result<Value, ModelError>) {
+        if let Some(id) = self.id.take() {
+            respond(&self.outbox, &id, result);
+        }
+    }
+}
+
+impl Drop for Subscribing {
+    fn drop(&mut self) {
+        let session = std::mem::take(&mut self.session);
+        self.answer(Err(ModelError::NotSubscribed(session)));
+    }
+}
+
 /// Sends what the client missed, then says so, then sends what happens.
-async fn follow(outbox: Arc<Outbox>, id: String, subject: Subject, seen: Option<u64>) {
-    let session = subject.session.clone();
+async fn follow(mut asked: Subscribing, subject: Subject, seen: Option<u64>) {
+    let (outbox, session) = (asked.outbox.clone(), subject.session.clone());
     let opened = async {
         let (mut follow, edge) = Follow::open(subject).await?;
         let (after, compacted) = stream::first(&follow.subject, seen, edge).await?;
@@ -196,9 +221,9 @@ async fn follow(outbox: Arc<Outbox>, id: String, subject: Subject, seen: Option<
     };
     let mut follow = match opened.await {
         Ok(follow) => follow,
-        Err(error) => return respond(&outbox, &id, Err(error)),
+        Err(error) => return asked.answer(Err(error)),
     };
-    respond(&outbox, &id, Ok(json!({ "subscribed": true })));
+    asked.answer(Ok(json!({ "subscribed": true })));
     while let Ok(event) = follow.next().await {
         push(&outbox, &session, &event).await;
     }
@@ -230,9 +255,19 @@ async fn call(method: &str, subject: &Subject, params: Value) -> Result<Value, M
             if filters.get("limit").is_some_and(|limit| limit.as_u64().is_none_or(|limit| limit == 0)) {
                 return Err(ModelError::Invalid("limit: give a whole number above 0".to_owned()));
             }
+            if let Some(Value::Object(metadata)) = filters.get_mut("metadata") {
+                metadata.values_mut().for_each(as_text);
+            }
             answer::list(subject, filters).await.and_then(parsed)
         }
         other => Err(ModelError::Invalid(format!("{other:?} is no method of this door"))),
+    }
+}
+
+/// Metadata is compared as text, so that a filter finds a number or a boolean however a client writes it.
+fn as_text(value: &mut Value) {
+    if value.is_number() || value.is_boolean() {
+        *value = Value::from(value.to_string());
     }
 }
 
