@@ -562,7 +562,7 @@ Feature: Front-ends follow agents live through the gateway
     And Ann sends {"type": "join_session", "sessionId": "<s>"}
     And Ben sends {"type": "join_session", "sessionId": "<s>"}
     And Ben gets {"type": "stream_snapshot"}
-    When Dan emits 60 batches of 256 KiB in "t"
+    When Dan emits 60 batches of 256 KiB in "t" while Ben reads
     And Dan emits in "t":
       | {"type": "turn_complete", "finalText": "done"} |
     Then Ben gets {"type": "turn_complete", "finalText": "done"}

@@ -464,14 +464,21 @@ async fn the_journal_has(world: &mut GatewayWorld, session: String, name: String
     assert_eq!(found, kept.map(|event| event.name.to_owned()).collect());
 }
 
-/// Far more than the buffers of a socket and of a node, with a kept event in each batch.
-#[when(regex = r#"^(\w+) emits (\d+) batches of 256 KiB in "(\w+)"$"#)]
-async fn emits_much(world: &mut GatewayWorld, name: String, batches: usize, turn: String) {
+/// How long a kept event may take to a client that reads. One that hangs would delay it for ever.
+const DELAY_MAX: std::time::Duration = std::time::Duration::from_secs(5);
+
+/// Far more than the buffers of a socket and of a node, with a kept event in each batch, which the reader hears at once.
+#[when(regex = r#"^(\w+) emits (\d+) batches of 256 KiB in "(\w+)" while (\w+) reads$"#)]
+async fn emits_much(world: &mut GatewayWorld, name: String, batches: usize, turn: String, reader: String) {
     for batch in 0..batches {
         let part = || json!({"type": "terminal_stream", "data": "x".repeat(32 << 10)});
         let mut events: Vec<Value> = (0..8).map(|_| part()).collect();
         events.push(json!({"type": "tool_call", "toolCallId": format!("c{batch}"), "toolName": "ls", "args": {}}));
         emit(world, &name, &turn, events).await;
+        let emitted = std::time::Instant::now();
+        let heard = world.client(&reader).next_of("tool_call").await;
+        assert_eq!(heard["toolCallId"], format!("c{batch}"));
+        assert!(emitted.elapsed() < DELAY_MAX, "batch {batch} came after {:?}", emitted.elapsed());
     }
 }
 
