@@ -21,7 +21,7 @@ mod rest;
 mod revisions;
 mod tenancy;
 mod time;
-mod turns;
+pub mod turns;
 mod versions;
 
 use crate::history::{History, Moment};

@@ -26,6 +26,7 @@ use session_manager::machine::refusal::{Fault, Refusal};
 use session_manager::machine::scope::Scope;
 use session_manager::machine::stamp::Stamp;
 use session_manager::machine::turn::TurnCommand;
+use session_manager::machine::turn::due::Due;
 use session_manager::machine::view::View;
 use session_manager::machine::{self, Answer, Command, Outcome, Query, Stamped};
 use session_manager::replication::chain;
@@ -152,8 +153,8 @@ pub struct Step {
     pub began: Option<Stamp>,
     /// The session whose deleted entries this command frees, or whose turn it is about.
     pub freed: Option<SessionId>,
-    /// The due time that it fires, as text.
-    pub fired: Option<String>,
+    /// The due time that it fires.
+    pub fired: Option<Due>,
     pub request_id: RequestId,
     pub is_retry: bool,
     /// The scope of its caller.
@@ -266,7 +267,7 @@ fn execute(state: &mut State, index: u64, stamped: &Stamped, changes: &mut Vec<C
     };
     let fired = match &stamped.command {
         Command::Beside(Beside::Turn(TurnCommand::Fire(due)) | Beside::Model(ModelCommand::Due(due))) => {
-            Some(format!("{due:?}"))
+            Some(due.clone())
         }
         _other => None,
     };

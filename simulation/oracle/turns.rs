@@ -1,27 +1,34 @@
 //! The laws of turns: no turn is claimed by two drivers; no batch counts twice and none is lost once it is acknowledged;
-//! the numbers of a stream are dense and never given twice; the reply of a turn is what its deltas said; and nothing that
-//! is due fires twice.
+//! the numbers of a stream are dense and never given twice; the reply of a turn is what its deltas said; and what
+//! is due fires exactly once, unless it was renewed.
 
 use std::collections::BTreeMap;
 
 use serde_json::Value;
+use session_manager::machine::apply::beside::Beside;
+use session_manager::machine::beside::{RecordKey, Space};
 use session_manager::machine::event::{EventKind, Happened};
-use session_manager::machine::turn::reply;
+use session_manager::machine::turn::driver::GONE_AFTER_MS;
+use session_manager::machine::turn::due::DueKind;
+use session_manager::machine::turn::{TurnCommand, reply};
+use session_manager::machine::view::View;
+use session_manager::machine::{Answer, Command};
+use session_manager::storage::state::beside;
 
-use super::Findings;
 use super::replay::Replay;
+use super::{Broken, Findings};
 use crate::history::{History, Outcome};
 
 /// The events of the streams, by session, how often it was deleted before, and number.
 type Streams = BTreeMap<(String, u64, u64), Value>;
 
-pub fn check(history: &History, replay: &Replay) -> Findings {
+pub(super) fn check(history: &History, replay: &Replay) -> Findings {
     let mut findings = Findings::of("turns");
     let streams = streams(replay, &mut findings);
     check_claims(history, &mut findings);
     check_batches(history, &streams, &mut findings);
     check_replies(replay, &mut findings);
-    check_due(replay, &mut findings);
+    findings.broken.extend(due(replay));
     findings
 }
 
@@ -146,17 +153,104 @@ fn reply_of(entry_id: &str) -> Option<(&str, u64)> {
     Some((turn_id, rank.parse().ok()?))
 }
 
-fn check_due(replay: &Replay, findings: &mut Findings) {
-    let mut fired: BTreeMap<&str, u64> = BTreeMap::new();
+/// The laws of due times alone.
+pub fn due(replay: &Replay) -> Vec<Broken> {
+    let mut findings = Findings::of("turns");
+    check_fired(replay, &mut findings);
+    check_drivers(replay, &mut findings);
+    check_forgotten(replay, &mut findings);
+    findings.broken
+}
+
+/// Nothing fires twice.
+fn check_fired(replay: &Replay, findings: &mut Findings) {
+    let mut fired: BTreeMap<String, u64> = BTreeMap::new();
     for step in replay.steps.iter().filter(|step| step.effective) {
         let Some(due) = &step.fired else { continue };
-        // That of a driver stays until each of its sessions is done with, one entry for each.
-        if due.contains("kind: Driver") {
+        // It takes one entry for each session of the driver: see `check_drivers`.
+        if due.kind == DueKind::Driver {
             continue;
         }
-        let first = *fired.entry(due.as_str()).or_insert(step.index);
+        let first = *fired.entry(format!("{due:?}")).or_insert(step.index);
         findings.check(first == step.index, None, || {
-            format!("{due} fired at entry {first} and again at entry {}", step.index)
+            format!("{due:?} fired at entry {first} and again at entry {}", step.index)
+        });
+    }
+}
+
+/// A driver that the cluster knows.
+struct Known {
+    /// It is gone after this time, unless it is seen again.
+    seen_until: i64,
+    /// The due time that stands.
+    due_at: i64,
+}
+
+/// A driver that was seen in time is not given up: its due time moves. One that was not is given up once: each entry ends
+/// what it had in one session, the last one forgets it.
+fn check_drivers(replay: &Replay, findings: &mut Findings) {
+    let mut known: BTreeMap<&str, Known> = BTreeMap::new();
+    for step in replay.steps.iter().filter(|step| step.effective) {
+        let (index, now) = (step.index, step.stamp.at_ms);
+        let seen_until = now + GONE_AFTER_MS;
+        match &step.command {
+            Some(Command::Beside(Beside::Turn(TurnCommand::Attach(attach)))) => {
+                let driver = known.entry(&attach.driver_id).or_insert(Known { seen_until, due_at: seen_until });
+                driver.seen_until = seen_until;
+            }
+            Some(Command::Beside(Beside::Turn(TurnCommand::Detach { driver_id, .. }))) => {
+                if let Some(driver) = known.get_mut(driver_id.as_str()) {
+                    driver.seen_until = seen_until;
+                }
+            }
+            _other => {}
+        }
+        let Some(due) = step.fired.as_ref().filter(|due| due.kind == DueKind::Driver) else { continue };
+        let Some(driver) = known.get_mut(due.id.as_str()) else {
+            findings.add(None, format!("entry {index}: {due:?} fired, but the driver is given up already"));
+            continue;
+        };
+        findings.check(driver.due_at == due.at_ms, None, || {
+            format!("entry {index}: {due:?} fired, but {} stands", driver.due_at)
+        });
+        let is_renewed = driver.seen_until > now;
+        let gave_up = matches!(&step.answer, Ok(Answer::Value(answer)) if answer.value()["fired"] == true);
+        findings.check(gave_up != is_renewed, None, || {
+            let (until, how) = (driver.seen_until, if gave_up { "given up" } else { "kept" });
+            format!("entry {index}, at {now}: driver {:?} was seen until {until}, and is {how}", due.id)
+        });
+        let stands = step.changed.get(&beside::key(&due.key(), 0)) != Some(&None);
+        match (is_renewed, stands) {
+            (true, true) => findings.add(None, format!("entry {index}: {due:?} was renewed and stands")),
+            (true, false) => driver.due_at = driver.seen_until,
+            (false, true) => {}
+            (false, false) => drop(known.remove(due.id.as_str())),
+        }
+    }
+}
+
+/// A leader looks for what is due twice a second. What still stands after the log has moved for so long is forgotten.
+const FORGOTTEN_AFTER_MS: i64 = 10_000;
+/// A longer pause of the log is time without a leader.
+const PAUSE_MS: i64 = 1_000;
+/// More than a run leaves.
+const STANDING_MAX: usize = 10_000;
+
+/// What stands and is over fires.
+fn check_forgotten(replay: &Replay, findings: &mut Findings) {
+    let standing = match replay.state.view().records(&RecordKey::of_cluster(Space::Due), None, STANDING_MAX) {
+        Ok(standing) => standing,
+        Err(fault) => return findings.add(None, format!("the due times cannot be read: {fault}")),
+    };
+    for (key, _) in standing {
+        let due_at = key.number(0).and_then(|at| i64::try_from(at).ok()).unwrap_or(i64::MAX);
+        let (mut moved, mut last) = (0, due_at);
+        for now in replay.steps.iter().map(|step| step.stamp.at_ms).filter(|now| *now > due_at) {
+            moved += (now - last).clamp(0, PAUSE_MS);
+            last = last.max(now);
+        }
+        findings.check(moved < FORGOTTEN_AFTER_MS, None, || {
+            format!("{key:?} was due at {due_at} and stands, although the log moved for {moved} ms since")
         });
     }
 }

@@ -13,6 +13,7 @@ use crate::machine::json::{Object, kind_of};
 use crate::machine::message::Role;
 use crate::machine::scope::Scope;
 use crate::machine::session::metadata_matches;
+use crate::machine::turn::choose;
 use crate::machine::turn::driver::AttachDriver;
 
 /// The internal trigger type that carries every event, for bridges.
@@ -164,6 +165,8 @@ impl Filter {
             agent_ids: self.agents.ids.clone(),
             agent_types: self.agents.types.clone(),
             tenants: self.agents.tenants.clone(),
+            session_id: self.session_id.clone(),
+            metadata: self.metadata.clone(),
             families: self.driver.families.clone(),
             node: None,
         })
@@ -180,11 +183,25 @@ impl Filter {
         of_kind && self.session_id.as_ref().is_none_or(|wanted| wanted == session_id)
     }
 
+    /// Whether a driver is told about a turn: first the one that is asked first, then the others, so that each hears of it
+    /// once. A driver without a name cannot be asked first, and hears of every turn at once.
+    fn is_asked(&self, event: &Event) -> bool {
+        if self.wanted != Wanted::Kind(EventKind::TurnRequested) {
+            return true;
+        }
+        let payload = event.payload();
+        let named = |field: &str| payload.field(field).and_then(|text| serde_json::from_str::<String>(text).ok());
+        let own = self.driver.driver_id.as_ref();
+        named(choose::ASKED).is_none_or(|asked| own.is_none_or(|own| *own == asked))
+            && named(choose::NOT_TAKEN_BY).is_none_or(|asked| own.is_some_and(|own| *own != asked))
+    }
+
     pub fn matches(&self, event: &Event) -> bool {
         self.may_match(event.kind(), &event.session_id)
             && self.roles.as_ref().is_none_or(|roles| event.role().is_some_and(|role| roles.contains(&role)))
             && metadata_matches(&self.metadata, event.metadata.as_ref())
             && self.agents.include(event)
+            && self.is_asked(event)
             && self.scope.as_ref().is_none_or(|scope| scope.includes(event.metadata.as_ref()))
     }
 }
@@ -382,6 +399,13 @@ mod tests {
         assert!(!filter.matches(&turn(json!({"agent_type": "coder", "tenant": "b"}))));
         assert!(!filter.matches(&turn(json!({"tenant": "a"}))));
         assert!(parse("session::turn::requested", json!({})).unwrap().matches(&turn(json!({}))));
+        // The driver that is asked first hears of a turn first, and the others of one that it has not taken.
+        let asked = json!({"agent_type": "coder", "tenant": "a", "driver_id": "d"});
+        let not_taken = json!({"agent_type": "coder", "tenant": "a", "not_taken_by": "d"});
+        let named = |driver_id: &str| parse("session::turn::requested", json!({"driver_id": driver_id})).unwrap();
+        let hears = |filter: &Filter| (filter.matches(&turn(asked.clone())), filter.matches(&turn(not_taken.clone())));
+        assert_eq!((hears(&filter), hears(&named("e"))), ((true, false), (false, true)));
+        assert_eq!(hears(&parse("session::turn::requested", json!({})).unwrap()), (true, false));
         let driver = filter.driver().unwrap();
         assert_eq!((driver.driver_id.as_str(), driver.tenants), ("d", Some(vec!["a".to_owned()])));
         assert!(parse("session::turn::requested", json!({})).unwrap().driver().is_none());

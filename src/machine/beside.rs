@@ -40,10 +40,12 @@ pub enum Space {
     DriverSession = 14,
     /// Facts about the cluster itself: its level.
     Cluster = 15,
+    /// (driver, session) → the driver has the unfinished turn of the session, or is asked for it first.
+    DriverTurn = 16,
 }
 
 impl Space {
-    pub const ALL: [Space; 15] = [
+    pub const ALL: [Space; 16] = [
         Space::Turn,
         Space::Stream,
         Space::Journal,
@@ -59,13 +61,14 @@ impl Space {
         Space::Gateway,
         Space::DriverSession,
         Space::Cluster,
+        Space::DriverTurn,
     ];
 
     /// Whether a caller with a scope may look up its records that belong to no session. Those of a session it sees
-    /// exactly if it sees the session. These spaces only lead to sessions, which are then checked.
+    /// exactly if it sees the session. These spaces only lead to sessions, which are then checked, or are only counted.
     pub fn is_shown_to_scopes(self) -> bool {
         match self {
-            Space::TurnOf | Space::Waiting | Space::Driver => true,
+            Space::TurnOf | Space::Waiting | Space::Driver | Space::DriverTurn => true,
             Space::Turn
             | Space::Stream
             | Space::Journal

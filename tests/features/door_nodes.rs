@@ -153,7 +153,7 @@ fn settings_file(dir: &Path) -> PathBuf {
 }
 
 async fn in_memory(dir: &Path) -> Node {
-    let mut config = Config::load(&settings_file(dir)).expect("settings");
+    let mut config = Config::read(&settings_file(dir)).expect("settings");
     config.listen.set_port(0);
     config.adapter.set_data_dir(dir.join("data"));
     let environment = Environment { state_in_memory: true, ..Environment::default() };

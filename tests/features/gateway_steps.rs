@@ -6,6 +6,7 @@ use cucumber::gherkin::Step;
 use cucumber::{given, then, when};
 use serde_json::{Value, json};
 use session_manager::access::Role;
+use session_manager::access::credentials::now_ms;
 use session_manager::machine::turn::events::{Class, EVENTS, EventName, Kind, Origin};
 use tokio_tungstenite::tungstenite::Message;
 
@@ -48,8 +49,22 @@ async fn is_there_elsewhere(world: &mut GatewayWorld, name: String) {
 #[given(regex = r#"^the driver (\w+) at a follower$"#)]
 async fn a_driver_at_a_follower(world: &mut GatewayWorld, name: String) {
     let leader = world.cluster().leader();
-    world.connect_to_node(&name, (leader + 1) % 3 + 1).await;
+    let follower = (leader + 1) % 3 + 1;
+    world.connect_to_node(&name, follower).await;
+    world.variables.insert("follower".to_owned(), json!(follower));
     attach(world, &name).await;
+}
+
+#[given(regex = r#"^the driver (\w+) at the leader$"#)]
+async fn a_driver_at_the_leader(world: &mut GatewayWorld, name: String) {
+    is_there_at_the_leader(world, name.clone()).await;
+    attach(world, &name).await;
+}
+
+#[when("the follower is killed")]
+async fn the_follower_is_killed(world: &mut GatewayWorld) {
+    let follower = world.variables["follower"].as_u64().expect("a node");
+    world.cluster().send(follower, "-KILL");
 }
 
 #[given(regex = r#"^(\w+) is there at the leader$"#)]
@@ -61,6 +76,7 @@ async fn is_there_at_the_leader(world: &mut GatewayWorld, name: String) {
 #[when("all nodes are killed")]
 async fn all_are_killed(world: &mut GatewayWorld) {
     // First the nodes: none of them sees the driver leave.
+    world.variables.insert("killed_at".to_owned(), json!(now_ms()));
     world.cluster().kill_all();
     world.clients.clear();
 }
@@ -173,6 +189,7 @@ async fn gets_exactly(world: &mut GatewayWorld, step: &Step, name: String) {
 
 /// A ping is answered, and nothing else came before.
 #[then(regex = r#"^(\w+) gets nothing more$"#)]
+#[given(regex = r#"^(\w+) gets nothing more$"#)]
 async fn gets_nothing(world: &mut GatewayWorld, name: String) {
     let client = world.client(&name);
     client.send(json!({"type": "ping", "ts": 4711})).await;
@@ -194,6 +211,28 @@ async fn gets_error(world: &mut GatewayWorld, name: String, code: String) {
             return;
         }
     }
+}
+
+#[then(regex = r#"^(\w+) gets the error "(\w+)" within (\d+) s$"#)]
+async fn gets_error_within(world: &mut GatewayWorld, name: String, code: String, seconds: u64) {
+    let begun = std::time::Instant::now();
+    gets_error(world, name, code).await;
+    assert!(begun.elapsed().as_secs() < seconds, "after {:?}", begun.elapsed());
+}
+
+#[when(regex = r#"^(\d+) s pass$"#)]
+async fn time_passes(_world: &mut GatewayWorld, seconds: u64) {
+    tokio::time::sleep(std::time::Duration::from_secs(seconds)).await;
+}
+
+/// By the time of the event, whenever the client comes to read it.
+#[then(regex = r#"^(\w+) gets within (\d+) s of the kill (\{.*\})$"#)]
+async fn gets_after_the_kill(world: &mut GatewayWorld, name: String, seconds: i64, expected: String) {
+    let kind = world.json(&expected)["type"].as_str().expect("a type").to_owned();
+    let frame = world.client(&name).expect(&kind).await;
+    world.compare(&expected, &frame);
+    let took = frame["ts"].as_i64().expect("a time") - world.variables["killed_at"].as_i64().expect("a time");
+    assert!(took <= seconds * 1000, "after {took} ms");
 }
 
 #[then(regex = r#"^(\w+) gets (\d+) times the error "(\w+)"$"#)]
@@ -273,6 +312,7 @@ async fn attach(world: &mut GatewayWorld, name: &str) {
 }
 
 #[given(regex = r#"^the driver (\w+) at node (\d)$"#)]
+#[when(regex = r#"^the driver (\w+) is back at node (\d)$"#)]
 async fn a_driver_at(world: &mut GatewayWorld, name: String, node: u64) {
     world.connect_to_node(&name, node).await;
     attach(world, &name).await;
@@ -308,6 +348,25 @@ async fn a_driver_on_the_bus(world: &mut GatewayWorld, name: String, node: u64) 
         assert!(begun.elapsed() < PATIENCE, "{name} is not attached");
         tokio::time::sleep(std::time::Duration::from_millis(100)).await;
     }
+}
+
+/// Counted from the event that its session gets with the request.
+#[then(regex = r#"^(\w+) gets within (\d+) s of (\{.*\}) for (\w+): (\{.*\})$"#)]
+async fn gets_within(
+    world: &mut GatewayWorld,
+    driver: String,
+    seconds: i64,
+    asked: String,
+    listener: String,
+    expected: String,
+) {
+    gets(world, driver.clone(), expected).await;
+    let heard_at = now_ms();
+    let kind = world.json(&asked)["type"].as_str().expect("a type").to_owned();
+    let frame = world.client(&listener).expect(&kind).await;
+    world.compare(&asked, &frame);
+    let took = heard_at - frame["ts"].as_i64().expect("a time");
+    assert!(took <= seconds * 1000, "{driver} was asked after {took} ms");
 }
 
 /// A value of every field that an event must have.
@@ -405,14 +464,21 @@ async fn the_journal_has(world: &mut GatewayWorld, session: String, name: String
     assert_eq!(found, kept.map(|event| event.name.to_owned()).collect());
 }
 
-/// Far more than the buffers of a socket and of a node, with a kept event in each batch.
-#[when(regex = r#"^(\w+) emits (\d+) batches of 256 KiB in "(\w+)"$"#)]
-async fn emits_much(world: &mut GatewayWorld, name: String, batches: usize, turn: String) {
+/// How long a kept event may take to a client that reads. One that hangs would delay it for ever.
+const DELAY_MAX: std::time::Duration = std::time::Duration::from_secs(5);
+
+/// Far more than the buffers of a socket and of a node, with a kept event in each batch, which the reader hears at once.
+#[when(regex = r#"^(\w+) emits (\d+) batches of 256 KiB in "(\w+)" while (\w+) reads$"#)]
+async fn emits_much(world: &mut GatewayWorld, name: String, batches: usize, turn: String, reader: String) {
     for batch in 0..batches {
         let part = || json!({"type": "terminal_stream", "data": "x".repeat(32 << 10)});
         let mut events: Vec<Value> = (0..8).map(|_| part()).collect();
         events.push(json!({"type": "tool_call", "toolCallId": format!("c{batch}"), "toolName": "ls", "args": {}}));
         emit(world, &name, &turn, events).await;
+        let emitted = std::time::Instant::now();
+        let heard = world.client(&reader).expect("tool_call").await;
+        assert_eq!(heard["toolCallId"], format!("c{batch}"));
+        assert!(emitted.elapsed() < DELAY_MAX, "batch {batch} came after {:?}", emitted.elapsed());
     }
 }
 
@@ -460,6 +526,47 @@ async fn emits(world: &mut GatewayWorld, step: &Step, name: String, turn: String
 async fn emits_deltas(world: &mut GatewayWorld, name: String, count: usize, turn: String) {
     let events = (0..count).map(|n| json!({"type": "text_delta", "text": format!("w{n} ")})).collect();
     emit(world, &name, &turn, events).await;
+}
+
+/// The turn ends with all that its deltas said.
+#[when(regex = r#"^(\w+) emits (\d+) deltas in "(\w+)" and ends it, and (\w+) joins "(\w+)" after (\d+) of them$"#)]
+async fn emits_around_a_join(
+    world: &mut GatewayWorld,
+    driver: String,
+    count: usize,
+    turn: String,
+    joiner: String,
+    session: String,
+    first: usize,
+) {
+    let texts: Vec<String> = (0..count).map(|n| format!("w{n} ")).collect();
+    let join = json!({"type": "join_session", "sessionId": world.variables[&session]});
+    for (n, text) in texts.iter().enumerate() {
+        if n == first {
+            // The rest is emitted while the client joins.
+            world.client(&joiner).send(join.clone()).await;
+        }
+        emit(world, &driver, &turn, vec![json!({"type": "text_delta", "text": text})]).await;
+    }
+    emit(world, &driver, &turn, vec![json!({"type": "turn_complete", "finalText": texts.concat()})]).await;
+}
+
+#[then(regex = r#"^the text so far that (\w+) gets and the deltas after it are the final text$"#)]
+async fn text_so_far_and_deltas(world: &mut GatewayWorld, name: String) {
+    let client = world.client(&name);
+    let turn = client.expect("state_snapshot").await["currentTurn"].take();
+    let mut text = turn["textSoFar"].as_str().expect("a text").to_owned();
+    let as_of = turn["asOfSeq"].as_u64().expect("a number");
+    loop {
+        let frame = client.frame().await;
+        match frame["type"].as_str() {
+            Some("text_delta") if frame["seq"].as_u64() > Some(as_of) => {
+                text += frame["text"].as_str().expect("a text")
+            }
+            Some("turn_complete") => return assert_eq!(text, frame["finalText"].as_str().expect("a text")),
+            _other => {}
+        }
+    }
 }
 
 async fn emit_as(world: &mut GatewayWorld, name: &str, turn: &str, n: u64, events: Vec<Value>) {

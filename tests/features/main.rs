@@ -20,6 +20,9 @@ mod engine;
 mod engine_steps;
 mod event_recorder;
 mod gateway;
+#[allow(dead_code, reason = "the process tests use the rest")]
+#[path = "../process/gateway_client.rs"]
+mod gateway_client;
 mod gateway_cluster;
 mod gateway_steps;
 mod json_shorthand;

@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 use session_manager::machine::ids::RequestId;
 use session_manager::machine::scope::Scope;
 use session_manager::machine::stamp::Stamp;
+use session_manager::machine::turn::due;
 use session_manager::machine::{Command, Stamped};
 use session_manager::replication::chain;
 use session_manager::requests::Done;
@@ -132,6 +133,15 @@ impl FakeRun {
         operation.returned = Some(self.moment());
         self.history.operations.push(operation);
         id
+    }
+
+    /// The leader fires the first of what is due now. Returns whether there was something.
+    pub fn fire(&mut self) -> bool {
+        let Some(command) = due::next(&self.state.view(), self.order as i64).unwrap() else { return false };
+        self.moment();
+        let order = self.order(command, None, u128::from(self.order) << 64);
+        self.commit(order).expect("a command");
+        true
     }
 
     /// What a client of the gateway heard, or sent.

@@ -4,15 +4,19 @@ A driver at one node emits RATE deltas a second, each in a batch of its own. FOL
 over the nodes: first through the gateway, then through the gateway beside STUCK followers that never read, then through
 server-sent events of the same stream. Each delta carries the time when it was emitted. Prints p50 and p99, the CPU of the
 nodes and their memory. It fails if a follower misses an event, or if the stuck ones take too much memory. Needs
-SESSION_MANAGER (the program); FOLLOWERS (1000), RATE (50), SECONDS (10) and STUCK (50) say how much.
+SESSION_MANAGER (the program); FOLLOWERS (1000), RATE (50), SECONDS (10) and STUCK (50) say how much. With BROWSERS (0),
+so many headless Chromiums hold SOCKETS (50) of the gateway's followers each.
 """
-import array, base64, json, multiprocessing, os, re, resource, select, socket, struct, subprocess, sys, tempfile, threading, time
+import array, base64, http.server, json, multiprocessing, os, re, resource, select, shutil, socket, struct, subprocess, sys
+import tempfile, threading, time
 
 PROGRAM = os.environ["SESSION_MANAGER"]
 FOLLOWERS = int(os.environ.get("FOLLOWERS", "1000"))
 RATE = int(os.environ.get("RATE", "50"))
 SECONDS = float(os.environ.get("SECONDS", "10"))
 STUCK = int(os.environ.get("STUCK", "50"))
+BROWSERS, SOCKETS = int(os.environ.get("BROWSERS", "0")), int(os.environ.get("SOCKETS", "50"))
+CHROMIUM = next(filter(None, map(shutil.which, ["chromium", "chromium-browser", "google-chrome"])), None)
 SETTLE_MAX = 90
 # Memory that a stuck follower may take: what it leaves unread, its socket and its tasks.
 STUCK_KIB_MAX, SHARED_MIB_MAX = 1024, 64
@@ -120,6 +124,77 @@ def crowd(follow, addresses, session, count, pipe):
     pipe.send((seen, latencies.tobytes()))
 
 
+# Each frame is parsed, as a front-end would. The page and the driver have the same clock.
+PAGE = """<!doctype html><script type="module">
+const { session, addresses, sockets } = await (await fetch('/terms')).json()
+const tell = (path, body) => fetch(path, { method: 'POST', body: JSON.stringify(body) })
+const latencies = []
+let joined = 0, ended = 0
+for (let number = 0; number < sockets; number++) {
+  const socket = new WebSocket(`ws://${addresses[number % addresses.length]}/ws`)
+  socket.onmessage = ({ data }) => {
+    const now = performance.timeOrigin + performance.now(), frame = JSON.parse(data)
+    if (frame.type === 'text_delta') latencies.push(now - Number(frame.text.split(' ')[1]) / 1e6)
+    if (frame.type === 'authenticated') socket.send(JSON.stringify({ type: 'join_session', sessionId: session }))
+    if (frame.type === 'stream_snapshot' && ++joined === sockets) tell('/ready', [])
+    if (frame.type === 'turn_complete' && ++ended === sockets) tell('/report', latencies)
+  }
+}
+</script>"""
+
+
+class Browsers:
+    """Headless browsers that follow a session."""
+    running = []
+
+    def __init__(self, nodes, session, directory):
+        self.ready, self.reports, browsers = 0, [], self
+        terms = {"session": session, "sockets": SOCKETS, "addresses": ["%s:%d" % address for address in nodes.addresses]}
+
+        class Pages(http.server.BaseHTTPRequestHandler):
+            def answer(self, body, kind):
+                self.send_response(200)
+                self.send_header("content-type", kind)
+                self.end_headers()
+                self.wfile.write(body.encode())
+
+            def do_GET(self):
+                is_terms = self.path == "/terms"
+                self.answer(json.dumps(terms) if is_terms else PAGE, "application/json" if is_terms else "text/html")
+
+            def do_POST(self):
+                body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+                if self.path == "/ready":
+                    browsers.ready += 1
+                else:
+                    browsers.reports.append(body)
+                self.answer("", "text/plain")
+
+            def log_message(self, *words):
+                pass
+
+        server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Pages)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        Browsers.running += (subprocess.Popen(
+            [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--remote-debugging-port=0",
+             f"--user-data-dir={directory}/browser-{session}-{number}", f"http://127.0.0.1:{server.server_port}/"],
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) for number in range(BROWSERS))
+
+    def wait(self, what, is_there):
+        begun = time.monotonic()
+        while not is_there():
+            if time.monotonic() - begun > SETTLE_MAX:
+                raise Failed(f"the browsers did not {what}")
+            time.sleep(0.05)
+
+    @staticmethod
+    def stop():
+        while Browsers.running:
+            process = Browsers.running.pop()
+            process.kill()
+            process.wait()
+
+
 class Nodes:
     def __init__(self, directory):
         self.known = {}
@@ -158,50 +233,70 @@ def run_turn(nodes, driver, asker, session):
     return command["turn_id"]
 
 
-def measure(name, follow, nodes, driver, asker, stuck=0):
+def spread(latencies_ms):
+    ordered = sorted(latencies_ms)
+    at = lambda share: ordered[min(len(ordered) - 1, int(len(ordered) * share))]
+    return f"p50 {at(0.5):.1f} ms, p99 {at(0.99):.1f} ms, max {at(1):.1f} ms"
+
+
+def measure(name, follow, nodes, driver, asker, stuck=0, browsers_in=None):
     asker.send(type="create_session", agentType="crowd")
     session = asker.wait_for("session_created")["session"]["id"]
     turn_id = run_turn(nodes, driver, asker, session)
     stuck_ones = [follow(nodes.addresses[number % 3], session) for number in range(stuck)]
     ours, theirs = multiprocessing.Pipe()
-    reader = multiprocessing.Process(target=crowd, args=(follow, nodes.addresses, session, FOLLOWERS, theirs), daemon=True)
+    count = FOLLOWERS - (BROWSERS * SOCKETS if browsers_in else 0)
+    reader = multiprocessing.Process(target=crowd, args=(follow, nodes.addresses, session, count, theirs), daemon=True)
     reader.start()
     ours.recv()
+    browsers = Browsers(nodes, session, browsers_in) if browsers_in else None
+    if browsers:
+        browsers.wait("join", lambda: browsers.ready == BROWSERS)
     before, began, cpu = nodes.memory_mib(), time.monotonic(), nodes.cpu_s()
     deltas = int(RATE * SECONDS)
     for n in range(1, deltas + 1):
         pause = began + (n - 1) / RATE - time.monotonic()
         if pause > 0:
             time.sleep(pause)
-        event = {"type": "text_delta", "text": f"{time.monotonic_ns()} "}
+        event = {"type": "text_delta", "text": f"{time.monotonic_ns()} {time.time_ns()} "}
         driver.send(type="emit", turn_id=turn_id, n=n, events=[event])
         driver.wait_for("emitted")
     took, cpu, memory = time.monotonic() - began, nodes.cpu_s() - cpu, nodes.memory_mib()
-    ours.send(deltas * FOLLOWERS)
+    ours.send(deltas * count)
     seen, raw = ours.recv()
     latencies = array.array("q")
     latencies.frombytes(raw)
-    latencies = sorted(latencies)
     for sock in stuck_ones:
         sock.close()
     reader.join()
     driver.send(type="emit", turn_id=turn_id, n=deltas + 1, events=[{"type": "turn_complete", "finalText": "done"}])
     driver.wait_for("emitted")
-    if seen != deltas * FOLLOWERS:
-        raise Failed(f"{name}: {seen} of {deltas * FOLLOWERS} deltas came")
-    at = lambda share: latencies[min(len(latencies) - 1, int(len(latencies) * share))] / 1e6
+    if seen != deltas * count:
+        raise Failed(f"{name}: {seen} of {deltas * count} deltas came")
+    if browsers:
+        browsers.wait("see the end", lambda: len(browsers.reports) == BROWSERS)
+        browsers.stop()
+        shown = [latency for report in browsers.reports for latency in report]
+        if len(shown) != deltas * BROWSERS * SOCKETS:
+            raise Failed(f"{name}: {len(shown)} of {deltas * BROWSERS * SOCKETS} deltas came to the browsers")
+        print(f"{name}: in {BROWSERS} browsers with {SOCKETS} sockets each {len(shown)} delivered; {spread(shown)}", flush=True)
+    seen = deltas * FOLLOWERS
     print(f"{name}: {deltas} deltas at {deltas / took:.1f}/s to {FOLLOWERS} followers, {seen} delivered; "
-          f"p50 {at(0.5):.1f} ms, p99 {at(0.99):.1f} ms, max {at(1):.1f} ms; CPU of the nodes {cpu / took:.2f} cores, "
+          f"{spread([latency / 1e6 for latency in latencies])}; CPU of the nodes {cpu / took:.2f} cores, "
           f"{cpu / seen * 1e6:.1f} µs per delivery; memory MiB {'/'.join(f'{mib:.0f}' for mib in memory)} "
           f"(before: {'/'.join(f'{mib:.0f}' for mib in before)})", flush=True)
     return max(after - first for after, first in zip(memory, before))
 
 
-def main(nodes):
+def main(nodes, directory):
     driver, asker = Client(nodes.addresses[0]), Client(nodes.addresses[1])
     driver.send(type="attach_driver", driver_id="crowd", agent_types=["crowd"])
     driver.wait_for("driver_attached")
     measure("gateway", follow_gateway, nodes, driver, asker)
+    if BROWSERS and CHROMIUM:
+        measure("gateway with browsers", follow_gateway, nodes, driver, asker, browsers_in=directory)
+    elif BROWSERS:
+        print("SKIPPED: chromium is not installed; no browser followed")
     grown = measure(f"gateway beside {STUCK} stuck followers", follow_gateway, nodes, driver, asker, STUCK)
     measure("server-sent events", follow_events, nodes, driver, asker)
     if grown > SHARED_MIB_MAX + STUCK * STUCK_KIB_MAX / 1024:
@@ -213,11 +308,12 @@ with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as directory:
     nodes = Nodes(directory)
     code = 0
     try:
-        main(nodes)
+        main(nodes, directory)
     except Failed as error:
         print(f"FAILED: {error}", file=sys.stderr)
         code = 1
     finally:
+        Browsers.stop()
         nodes.process.terminate()
         nodes.process.wait()
 sys.exit(code)

@@ -3,8 +3,9 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::driver::{Agent, DriverRecord};
-use super::due::{DueKind, is_attached};
+use super::choose;
+use super::driver::Agent;
+use super::due::DueKind;
 use super::events::Fields;
 use super::record::{AskedEntry, State, Turn, TurnRef, TurnState, Unclaimed, Waiting};
 use super::work::{Work, refused};
@@ -21,8 +22,9 @@ use crate::machine::view::View;
 
 /// A driver that is attached must take a turn within this time.
 pub const CLAIM_WITHIN_MS: i64 = 60_000;
-/// A turn that is only offered is withdrawn after this time.
-pub const OFFER_MS: i64 = 5_000;
+/// A turn that is only offered is withdrawn after this time. The leader fires it up to half a second later, so that its
+/// client knows within 5 s.
+pub const OFFER_MS: i64 = 4_400;
 /// The longest time that a turn may wait for a driver.
 pub const CLAIM_WITHIN_MS_MAX: i64 = 24 * 60 * 60 * 1000;
 
@@ -99,7 +101,7 @@ pub fn ask(work: &mut Work<'_>, command: &AskTurn) -> Result<Value, Failure> {
         return Ok(refused("QueueFull", &why));
     }
     let turn_id = command.turn_id.clone().unwrap_or_else(|| work.stamp.turn_id());
-    let offered = command.unclaimed == Unclaimed::Withdraw && !has_driver(work, &command.agent)?;
+    let offered = command.unclaimed == Unclaimed::Withdraw && choose::fitting(work, &command.agent)?.is_empty();
     let wait_ms = match command.claim_within_ms {
         Some(asked) => asked.clamp(0, CLAIM_WITHIN_MS_MAX),
         None if offered => OFFER_MS,
@@ -115,6 +117,7 @@ pub fn ask(work: &mut Work<'_>, command: &AskTurn) -> Result<Value, Failure> {
         message_entry_id: command.message_entry_id.clone(),
         agent: command.agent.clone(),
         driver_id: None,
+        asked_first: None,
         lease_until: None,
         next_n: 1,
         asked_at: work.now(),
@@ -166,21 +169,13 @@ pub(super) fn add_message(work: &mut Work<'_>, turn_id: &str, entry: AskedEntry)
     Ok(entry_id)
 }
 
-/// Whether a driver is attached that runs this agent.
-fn has_driver(work: &Work<'_>, agent: &Agent) -> Result<bool, Fault> {
-    let now = work.now();
-    let metadata = work.meta.metadata.as_ref();
-    let fits =
-        |record: &DriverRecord| is_attached(record, now) && record.driver.serves(agent) && record.may_run(metadata);
-    Ok(DriverRecord::all(work.view)?.iter().any(fits))
-}
-
 /// Makes a turn the current one and tells the drivers.
 pub(super) fn request(work: &mut Work<'_>, mut turn: Turn, mut waiting: Waiting) -> Result<(), Failure> {
     let wait_ms = turn.claim_by.unwrap_or(CLAIM_WITHIN_MS);
     let claim_by = work.now().saturating_add(wait_ms);
     turn.claim_by = Some(claim_by);
     work.stream.current = Some(turn.turn_id.clone());
+    choose::ask_one(work, &mut turn, wait_ms)?;
     if !turn.offered {
         if work.stream.state == State::Error {
             work.become_state(State::Inactive, None)?;
@@ -208,6 +203,7 @@ pub(super) fn request(work: &mut Work<'_>, mut turn: Turn, mut waiting: Waiting)
     named("settings", settings);
     named("entry_id", turn.message_entry_id.as_ref().map(Json::print));
     named("claim_by", Some(Json::print(&claim_by)));
+    named(choose::ASKED, turn.asked_first.as_ref().map(Json::print));
     let printed = Json::print(&waiting.payload);
     work.put(Waiting::key(&turn.turn_id), &waiting);
     work.due(claim_by, DueKind::Claim, &turn.turn_id);
@@ -234,11 +230,12 @@ pub(super) fn next_in_queue(work: &mut Work<'_>) -> Result<(), Failure> {
 }
 
 /// Takes back a turn that was only offered. Nothing of it is left; the door that offered it hears of it.
-pub(super) fn withdraw(work: &mut Work<'_>, turn: Turn) -> Result<(), Failure> {
+pub(super) fn withdraw(work: &mut Work<'_>, mut turn: Turn) -> Result<(), Failure> {
     work.stream.turns.retain(|known| known.turn_id != turn.turn_id);
     if work.stream.current.as_deref() == Some(&turn.turn_id) {
         work.stream.current = None;
     }
+    choose::give_back(work, &mut turn);
     work.delete(Waiting::key(&turn.turn_id));
     work.delete(Turn::index_key(&turn.turn_id));
     let payload = json!({ "turn_id": turn.turn_id, "session_id": turn.session_id, "refused": "AgentUnavailable" });
@@ -285,8 +282,6 @@ pub fn forget_session(view: &dyn View, session_id: &SessionId) -> Result<Vec<Cha
     for turn_id in stream.current.iter().chain(&stream.queue) {
         changes.push(Change::delete_record(Waiting::key(turn_id)));
     }
-    if let Some(driver_id) = &stream.driver_id {
-        changes.push(Change::delete_record(super::driver::session_key(driver_id, session_id)));
-    }
+    changes.extend(choose::keys_of(view, &stream, session_id)?.into_iter().map(Change::delete_record));
     Ok(changes)
 }

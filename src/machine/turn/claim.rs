@@ -7,7 +7,7 @@ use super::due::DueKind;
 use super::events::Fields;
 use super::record::{State, Turn, TurnState, Waiting};
 use super::work::Work;
-use super::{ask, unknown_turn};
+use super::{ask, choose, unknown_turn};
 use crate::machine::command::Outcome;
 use crate::machine::refusal::Failure;
 use crate::machine::stamp::Stamp;
@@ -44,6 +44,8 @@ fn claim(work: &mut Work<'_>, mut turn: Turn, driver_id: &str) -> Result<Value, 
         }
     }
     let now = work.now();
+    choose::give_back(work, &mut turn);
+    choose::take(work, driver_id);
     turn.state = TurnState::Claimed;
     turn.driver_id = Some(driver_id.to_owned());
     turn.lease_until = Some(now + LEASE_MS);

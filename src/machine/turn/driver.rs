@@ -12,6 +12,7 @@ use crate::machine::ids::SessionId;
 use crate::machine::json::{Json, Object};
 use crate::machine::refusal::{Failure, Fault, Refusal};
 use crate::machine::scope::Scope;
+use crate::machine::session::{SessionMeta, metadata_matches};
 use crate::machine::stamp::Stamp;
 use crate::machine::view::View;
 
@@ -33,6 +34,12 @@ pub struct AttachDriver {
     pub agent_types: Option<Vec<String>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tenants: Option<Vec<String>>,
+    /// The only session that it runs turns of.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub session_id: Option<SessionId>,
+    /// It runs turns of sessions with this metadata.
+    #[serde(default, skip_serializing_if = "Object::is_empty")]
+    pub metadata: Object,
     /// The function that answers each family of requests.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub families: BTreeMap<String, String>,
@@ -90,8 +97,16 @@ impl DriverRecord {
         parse(&value).map(Some)
     }
 
-    /// Whether it may run turns of a session with this metadata.
-    pub fn may_run(&self, metadata: Option<&Object>) -> bool {
+    /// Whether it runs turns of this session, whatever the agent.
+    pub fn may_run(&self, session: &SessionMeta) -> bool {
+        let (driver, metadata) = (&self.driver, session.metadata.as_ref());
+        driver.session_id.as_ref().is_none_or(|only| *only == session.session_id)
+            && metadata_matches(&driver.metadata, metadata)
+            && self.sees(metadata)
+    }
+
+    /// Whether its scope has sessions with this metadata.
+    pub fn sees(&self, metadata: Option<&Object>) -> bool {
         let Some(text) = &self.scope else { return true };
         Scope::parse(text).is_ok_and(|scope| scope.includes(metadata))
     }

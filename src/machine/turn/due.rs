@@ -10,7 +10,7 @@ use super::finish::{self, End};
 use super::order;
 use super::record::{State, Stream, Turn, TurnState, Unclaimed};
 use super::work::Work;
-use super::{TurnCommand, ask};
+use super::{TurnCommand, ask, choose};
 use crate::machine::apply::beside::Beside;
 use crate::machine::beside::{RecordKey, Space};
 use crate::machine::change::Change;
@@ -28,6 +28,8 @@ use crate::machine::view::View;
 pub enum DueKind {
     /// A turn must have been claimed.
     Claim,
+    /// The driver that was asked first must have taken a turn.
+    AskOthers,
     /// A driver must have been heard of.
     Lease,
     /// A driver must have been seen.
@@ -47,8 +49,9 @@ pub enum DueKind {
 }
 
 impl DueKind {
-    const ALL: [DueKind; 9] = [
+    const ALL: [DueKind; 10] = [
         DueKind::Claim,
+        DueKind::AskOthers,
         DueKind::Lease,
         DueKind::Driver,
         DueKind::Stop,
@@ -63,6 +66,7 @@ impl DueKind {
     fn name(self) -> &'static str {
         match self {
             DueKind::Claim => "claim",
+            DueKind::AskOthers => "ask-others",
             DueKind::Lease => "lease",
             DueKind::Driver => "driver",
             DueKind::Stop => "stop",
@@ -105,9 +109,12 @@ impl Due {
     /// The command that fires it.
     fn command(self) -> Command {
         match self.kind {
-            DueKind::Claim | DueKind::Lease | DueKind::Driver | DueKind::Stop | DueKind::Repeat => {
-                Command::Beside(Beside::Turn(TurnCommand::Fire(self)))
-            }
+            DueKind::Claim
+            | DueKind::AskOthers
+            | DueKind::Lease
+            | DueKind::Driver
+            | DueKind::Stop
+            | DueKind::Repeat => Command::Beside(Beside::Turn(TurnCommand::Fire(self))),
             DueKind::ModelIdle | DueKind::ModelInactive | DueKind::ModelCheckpoint | DueKind::ModelApproval => {
                 Command::Beside(Beside::Model(ModelCommand::Due(self)))
             }
@@ -164,6 +171,7 @@ fn fire_in_session(view: &dyn View, stamp: &Stamp, due: &Due, session_id: &Sessi
     work.delete(due.key());
     let fired = match due.kind {
         DueKind::Claim => unclaimed(&mut work, &due.id)?,
+        DueKind::AskOthers => choose::ask_others(&mut work, &due.id)?,
         DueKind::Lease => lease_over(&mut work, &due.id)?,
         DueKind::Stop => order::stop_overdue(&mut work, &due.id)?,
         DueKind::Repeat => order::repeat(&mut work, &due.id)?,

@@ -1,6 +1,7 @@
 //! Ending a turn: its reply closes, open requests and commands end without effect, the next turn of the queue begins.
 
 use super::ask;
+use super::choose;
 use super::events::Fields;
 use super::order;
 use super::record::{State, TurnError, TurnState, Waiting};
@@ -64,6 +65,7 @@ pub fn finish(work: &mut Work<'_>, turn_id: &str, end: End) -> Result<Option<u64
     turn.claim_by = None;
     turn.stopping = None;
     turn.tools.clear();
+    choose::give_back(work, &mut turn);
     void_requests(work, turn_id);
     order::forget_all(work)?;
     work.delete(Waiting::key(turn_id));

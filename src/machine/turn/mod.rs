@@ -1,10 +1,11 @@
 //! Turns and drivers: a turn is one run of an agent in a session, a driver is a program that runs agents.
 //!
 //! Owns: the records of turns, streams, journals and drivers (`record`, `driver`, `events`), what each command does to
-//! them (`ask`, `claim`, `emit`, `order`, `finish`, `due`), and what can be asked about them (`read`). A larger command
+//! them (`ask`, `choose`, `claim`, `emit`, `order`, `finish`, `due`), and what can be asked about them (`read`). A larger command
 //! uses `work::Work` to do the same as a part of itself. Pure, as the rest of the machine.
 
 pub mod ask;
+pub mod choose;
 pub mod claim;
 pub mod driver;
 pub mod due;

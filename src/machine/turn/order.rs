@@ -15,7 +15,7 @@ use crate::machine::command::{Answer, Outcome};
 use crate::machine::entry::Body;
 use crate::machine::event::EventKind;
 use crate::machine::ids::{EntryId, SessionId};
-use crate::machine::json::{Json, List};
+use crate::machine::json::{Json, List, Object};
 use crate::machine::message::{AgentMessage, ContentBlock, Message};
 use crate::machine::refusal::{Failure, Refusal};
 use crate::machine::stamp::Stamp;
@@ -25,6 +25,8 @@ use crate::machine::view::View;
 pub const STOP_MS: i64 = 5_000;
 /// A command that is not acknowledged is told again after this time.
 pub const REPEAT_MS: i64 = 5_000;
+/// The settings of one session. Every turn's request and every change tells all of them.
+pub const SETTINGS_BYTES_MAX: usize = 64 << 10;
 /// Commands that may wait for acknowledgement in one session.
 const ORDERS_MAX: usize = 64;
 
@@ -70,6 +72,7 @@ pub enum Order {
     SetProfile {
         profile: String,
     },
+    /// Changes single settings.
     SetSettings {
         settings: Json,
     },
@@ -166,10 +169,32 @@ pub fn give(work: &mut Work<'_>, order: &Order) -> Result<Value, Failure> {
             set(work, turn, order, "autonomy_profile_updated", "profile", Json::print(profile))
         }
         Order::SetSettings { settings } => {
+            let settings = merged(work.stream.settings.as_ref(), settings)?;
             work.stream.settings = Some(settings.clone());
-            set(work, turn, order, "session_settings_updated", "settings", settings.clone())
+            set(work, turn, order, "session_settings_updated", "settings", settings)
         }
     }
+}
+
+/// The settings with what is changed, key by key. `null` removes a key.
+fn merged(old: Option<&Json>, changes: &Json) -> Result<Json, Failure> {
+    let fields = |json: &Json| {
+        json.parse::<Object>().map_err(|_| Refusal::RequestInvalid("settings: give an object".to_owned()))
+    };
+    let mut settings = old.map_or(Ok(Object::new()), fields)?;
+    for (name, value) in fields(changes)? {
+        match value {
+            Value::Null => drop(settings.remove(&name)),
+            value => drop(settings.insert(name, value)),
+        }
+    }
+    let merged = Json::print(&settings);
+    let bytes = merged.text().len();
+    if bytes > SETTINGS_BYTES_MAX {
+        let why = format!("settings: {bytes} bytes after the change, at most {SETTINGS_BYTES_MAX}");
+        return Err(Refusal::RequestInvalid(why).into());
+    }
+    Ok(merged)
 }
 
 fn no_turn() -> Value {

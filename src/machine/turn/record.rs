@@ -163,6 +163,9 @@ pub struct Turn {
     pub agent: Agent,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub driver_id: Option<String>,
+    /// The driver that is asked first, while nobody has claimed it and the others are not asked yet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub asked_first: Option<String>,
     /// The driver must be heard of before this time. `None` while nobody has claimed it, and while it waits for a person.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lease_until: Option<i64>,

@@ -6,6 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{answered, command, driver_id, names};
+use crate::machine::json::Object;
 use crate::machine::refusal::Refusal;
 use crate::machine::turn::TurnCommand;
 use crate::machine::turn::driver::AttachDriver;
@@ -53,7 +54,9 @@ impl Mutation for AttachRequest {
             checks::id("families", function)?;
         }
         let AttachRequest { driver_id, agent_ids, agent_types, tenants, families } = self;
-        let attach = AttachDriver { driver_id, agent_ids, agent_types, tenants, families, node: None };
+        let (session_id, metadata) = (None, Object::new());
+        let attach =
+            AttachDriver { driver_id, agent_ids, agent_types, tenants, session_id, metadata, families, node: None };
         Ok(command(TurnCommand::Attach(attach)))
     }
 

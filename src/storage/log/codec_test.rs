@@ -206,7 +206,17 @@ fn turn_command() -> impl Strategy<Value = TurnCommand> {
         (text(), prop::option::of(proptest::collection::vec(text(), 0..3))).prop_map(|(driver_id, agent_ids)| {
             let (agent_types, tenants) = (agent_ids.clone(), None);
             let families = std::collections::BTreeMap::from([("files".to_owned(), driver_id.clone())]);
-            TurnCommand::Attach(AttachDriver { driver_id, agent_ids, agent_types, tenants, families, node: None })
+            let (session_id, metadata) = (Some(driver_id.as_str().into()), Default::default());
+            TurnCommand::Attach(AttachDriver {
+                driver_id,
+                agent_ids,
+                agent_types,
+                tenants,
+                session_id,
+                metadata,
+                families,
+                node: None,
+            })
         }),
         (text(), prop::option::of(text())).prop_map(|(driver_id, node)| TurnCommand::Detach { driver_id, node }),
     ]

@@ -25,6 +25,7 @@ use crate::machine::gateway::relay::RELAYS;
 use crate::machine::ids::SessionId;
 use crate::machine::json::{Json, Object};
 use crate::machine::query::beside::BesideQuery;
+use crate::machine::turn::choose;
 use crate::machine::turn::driver::{Agent, AttachDriver, DriverRecord};
 use crate::machine::turn::events::{EventName, Fields};
 use crate::machine::turn::{TurnCommand, TurnQuery};
@@ -56,6 +57,8 @@ impl Connection {
             agent_ids: None,
             agent_types: Some(terms.agent_types.clone()).filter(|types| !types.is_empty()),
             tenants: Some(vec![speaker.person.tenant.to_string()]),
+            session_id: terms.session_id.as_deref().map(SessionId::from),
+            metadata: Object::new(),
             families: terms.families.iter().map(|family| (family.name().to_owned(), OVER_SOCKET.to_owned())).collect(),
             node: Some(self.id.clone()),
         };
@@ -109,13 +112,16 @@ impl Connection {
         }
     }
 
-    /// Offers a turn to the driver, if it runs the agent. The first driver that accepts gets it.
+    /// Offers a turn to the driver, if it runs the agent and is asked. The first driver that accepts gets it.
     fn offer(&self, payload: &Value, speaker: &Speaker, terms: &DriverTerms) {
         let of_type =
             |name: &Value| terms.agent_types.is_empty() || terms.agent_types.iter().any(|known| name == known);
         let is_ours = payload["tenant"].as_str().is_none_or(|tenant| tenant == &*speaker.person.tenant);
         let of_session = terms.session_id.as_ref().is_none_or(|session| payload["session_id"] == session.as_str());
-        if of_type(&payload["agent_type"]) && is_ours && of_session {
+        // First one driver is asked, then the others.
+        let is_asked = payload[choose::ASKED].as_str().is_none_or(|asked| asked == terms.driver_id)
+            && payload[choose::NOT_TAKEN_BY] != terms.driver_id.as_str();
+        if of_type(&payload["agent_type"]) && is_ours && of_session && is_asked {
             let mut command = payload.clone();
             command["command"] = Value::from(RUN_TURN);
             command["command_id"] = payload["turn_id"].clone();
@@ -267,7 +273,7 @@ impl Gateway {
             // What concerns no session concerns no agent either.
             let serves = if request.session.is_some() { driver.serves(agent) } else { of_tenant() };
             let tenant = speaker.person.scope();
-            let may_run = record.may_run(tenant.as_ref().map(|scope| scope.fields()));
+            let may_run = record.sees(tenant.as_ref().map(|scope| scope.fields()));
             serves && may_run && driver.families.contains_key(request.family.name())
         };
         let answer = match drivers.iter().find(offers) {
