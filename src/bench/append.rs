@@ -1,12 +1,14 @@
 //! Owns: `bench append`: durable, replicated writes of 1 KiB by closed-loop clients that are spread over all nodes.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use clap::Args;
+use tokio::time::sleep_until;
 
 use super::args::{self, LoadArgs};
-use super::bus_client::{Bus, Lanes};
+use super::bus_client::{Answer, Bus, Lanes, invoke};
 use super::error::BenchError;
 use super::etcd::{self, Kv, Operations};
 use super::nodes::Nodes;
@@ -158,5 +160,29 @@ impl Operations for Puts {
         self.next += 1;
         let key = format!("{}/{:010}", self.session, self.next);
         etcd::put(kv, key, Bytes::copy_from_slice(self.messages.nth(self.next).as_bytes())).await
+    }
+}
+
+/// One append of a client that keeps to a rate.
+pub struct Paced {
+    pub sent: Instant,
+    pub took: Duration,
+    pub refusal: Option<String>,
+}
+
+/// Appends as soon as it is due, and waits for the answer.
+pub async fn append_when_due(bus: &mut Bus, appends: &mut Appends, due: Instant) -> Result<Paced, BenchError> {
+    sleep_until(due.into()).await;
+    let mut body = String::with_capacity(1536);
+    appends.body(0, &mut body);
+    let sent = Instant::now();
+    bus.feed(invoke("0", appends.function(), &body)).await?;
+    bus.flush().await?;
+    loop {
+        let frame = bus.next().await?;
+        if let Some(answer) = Answer::of(&frame) {
+            let refusal = answer.result.err().map(|why| why.to_owned());
+            return Ok(Paced { sent, took: sent.elapsed(), refusal });
+        }
     }
 }

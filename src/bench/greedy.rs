@@ -6,11 +6,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use tokio::time::{sleep, sleep_until};
+use tokio::time::sleep;
 
-use super::append::{Appends, make_sessions, session_names};
+use super::append::{Appends, append_when_due, make_sessions, session_names};
 use super::args::{self, LoadArgs};
-use super::bus_client::{Answer, Bus, Lanes, invoke};
+use super::bus_client::{Bus, Lanes};
 use super::error::BenchError;
 use super::progress::progress;
 use super::report::{Figure, Goal, Ratio, Report, System};
@@ -159,26 +159,14 @@ async fn modest(
 ) -> Result<Tally, BenchError> {
     let mut tally = Tally::default();
     while !window.is_closed() {
-        sleep_until(due.into()).await;
-        let mut body = String::with_capacity(1536);
-        appends.body(0, &mut body);
-        let sent = Instant::now();
-        bus.feed(invoke("0", appends.function(), &body)).await?;
-        bus.flush().await?;
-        let frame = loop {
-            let frame = bus.next().await?;
-            if Answer::of(&frame).is_some() {
-                break frame;
+        let append = append_when_due(&mut bus, &mut appends, due).await?;
+        match append.refusal {
+            Some(why) => {
+                tally.failed(&window, &BenchError::Refused { call: appends.function().to_owned(), why });
             }
-        };
-        match Answer::of(&frame).map(|answer| answer.result) {
-            Some(Err(why)) => {
-                let refused = BenchError::Refused { call: appends.function().to_owned(), why: why.to_owned() };
-                tally.failed(&window, &refused);
-            }
-            Some(Ok(_)) | None => tally.done(&window, sent.elapsed()),
+            None => tally.done(&window, append.took),
         }
-        due = (due + every).max(sent);
+        due = (due + every).max(append.sent);
     }
     Ok(tally)
 }

@@ -9,11 +9,11 @@ use clap::Args;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
-use tokio::time::{sleep, sleep_until};
+use tokio::time::sleep;
 
-use super::append::{Appends, make_sessions, session_names};
+use super::append::{Appends, append_when_due, make_sessions, session_names};
 use super::args::{self, LoadArgs};
-use super::bus_client::{Answer, Bus, Lanes, invoke};
+use super::bus_client::Bus;
 use super::error::BenchError;
 use super::figures::Timings;
 use super::http_client::Caller;
@@ -296,23 +296,12 @@ async fn write(
     meter: Arc<Meter>,
 ) -> Result<(), BenchError> {
     while !meter.over.load(Ordering::Relaxed) {
-        sleep_until(due.into()).await;
-        let mut body = String::with_capacity(1536);
-        appends.body(0, &mut body);
-        let sent = Instant::now();
-        bus.feed(invoke("0", appends.function(), &body)).await?;
-        bus.flush().await?;
-        let frame = loop {
-            let frame = bus.next().await?;
-            if Answer::of(&frame).is_some() {
-                break frame;
-            }
-        };
-        match Answer::of(&frame).map(|answer| answer.result) {
-            Some(Err(why)) => meter.failed(why),
-            Some(Ok(_)) | None => meter.done(sent.elapsed()),
+        let append = append_when_due(&mut bus, &mut appends, due).await?;
+        match append.refusal {
+            Some(why) => meter.failed(&why),
+            None => meter.done(append.took),
         }
-        due = (due + every).max(sent);
+        due = (due + every).max(append.sent);
     }
     Ok(())
 }
