@@ -134,9 +134,8 @@ async fn part(
     });
     let mut clients = Clients::new();
     let every = Duration::from_secs(1) / CALLS_PER_SECOND;
-    for client in 1..=args.clients {
-        let appends =
-            Appends { sessions: vec![sessions[client].clone()], messages: messages.clone(), next: client * 31 };
+    for (client, session) in sessions.iter().skip(1).enumerate() {
+        let appends = Appends { sessions: vec![session.clone()], messages: messages.clone(), next: client * 31 };
         let first = Instant::now() + every * client as u32 / args.clients as u32;
         clients.spawn(modest(Bus::connect(node).await?, appends, (first, every), window.clone()));
     }
