@@ -134,8 +134,8 @@ async fn part(
     });
     let mut clients = Clients::new();
     let every = Duration::from_secs(1) / CALLS_PER_SECOND;
-    for (client, session_id) in sessions.iter().enumerate().skip(1) {
-        let appends = Appends { sessions: vec![session_id.clone()], messages: messages.clone(), next: client * 31 };
+    for (client, session) in sessions.iter().skip(1).enumerate() {
+        let appends = Appends { sessions: vec![session.clone()], messages: messages.clone(), next: client * 31 };
         let first = Instant::now() + every * client as u32 / args.clients as u32;
         clients.spawn(modest(Bus::connect(node).await?, appends, (first, every), window.clone()));
     }

@@ -7,7 +7,6 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use futures::future::join_all;
-use openraft::async_runtime::WatchReceiver;
 use tempfile::TempDir;
 
 use super::*;
@@ -379,58 +378,4 @@ async fn a_log_of_few_but_large_entries_is_kept_within_its_bytes() {
     adapter.shutdown().await;
     let bytes = adapter.replica().log().bytes();
     assert!(bytes < 2_500_000, "{bytes} bytes are left of more than 4,000,000");
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn log_and_snapshot_give_back_the_space_of_deleted_sessions_while_little_is_written() {
-    const MESSAGES: usize = 24;
-    let world = World::new();
-    let limits = crate::storage::log::Limits { segment_bytes: 1 << 20, ..Default::default() };
-    let settings = RaftSettings { log: limits, log_bytes_max: 8 << 20, keep_entries: 10, ..world.settings() };
-    let adapter = world.open_with(settings).await;
-    let propose = async |command| adapter.propose(Proposal::new(command, soon())).await.unwrap();
-    for id in ["s0", "s1"] {
-        propose(ensure(id)).await;
-    }
-    // Text that cannot be packed. The snapshots are as large as what was written before them.
-    let mint = SystemMint::default();
-    for nth in 0..MESSAGES {
-        let text: String = (0..32 << 10).map(|_| format!("{:032x}", mint.request_id().0)).collect();
-        let body = Body::Message(Message {
-            role: Role::User,
-            body: Json::adopt(&format!(r#"{{"role":"user","content":"{text}"}}"#)),
-        });
-        let entry_id = Some(format!("e{nth}").as_str().into());
-        propose(Command::Append(AppendEntry {
-            session_id: "s0".into(),
-            entry_id,
-            parent_id: None,
-            origin: None,
-            body,
-        }))
-        .await;
-    }
-    let raft = adapter.replica().raft();
-    let built = |metrics: &openraft::RaftMetrics<Types>| metrics.snapshot.is_some();
-    raft.wait(Some(Duration::from_secs(20))).metrics(built, "a snapshot of what is deleted next").await.unwrap();
-    // The state writes the newest of them within seconds.
-    let begun = Instant::now();
-    while adapter.replica().store().entry_bytes() < (MESSAGES as u64) << 20 {
-        assert!(begun.elapsed() < Duration::from_secs(60), "{} bytes", adapter.replica().store().entry_bytes());
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
-    propose(Command::Delete(DeleteSession { session_id: "s0".into() })).await;
-    let deleted = adapter.replica().applied();
-    let begun = Instant::now();
-    for nth in 0.. {
-        propose(append("s1", &format!("e{nth}"))).await;
-        let covered = raft.metrics().borrow_watched().snapshot.is_some_and(|covered| covered.index >= deleted);
-        if covered && adapter.replica().log().bytes() < 4 << 20 {
-            break;
-        }
-        let bytes = adapter.replica().log().bytes();
-        assert!(begun.elapsed() < Duration::from_secs(60), "the log still has {bytes} bytes");
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
-    adapter.shutdown().await;
 }
