@@ -78,11 +78,8 @@ fn stands(profile: &Profile, due: &Due) -> bool {
         }
         // The same call may be asked about again in another turn.
         DueKind::ModelApproval => profile.asked_until.get(&due.id) == Some(&due.at_ms),
-        DueKind::Claim
-        | DueKind::AskOthers
-        | DueKind::Lease
-        | DueKind::Driver
-        | DueKind::Stop
-        | DueKind::Repeat => false,
+        DueKind::Claim | DueKind::AskOthers | DueKind::Lease | DueKind::Driver | DueKind::Stop | DueKind::Repeat => {
+            false
+        }
     }
 }
