@@ -260,8 +260,15 @@ Feature: Front-ends follow agents live through the gateway
       | {"type": "turn_complete", "finalText": "one two three", "seq": 8} |
     Given Cid is there
     And Ann runs the turn "u" of "s" with Dan
-    When Dan emits 40 deltas in "u" and ends it, and Cid joins "s" after 20 of them
+    When Dan ends "u" with 40 deltas, and Cid joins "s" after 20
     Then the text so far that Cid gets and the deltas after it are the final text
+
+  # Prevents: an event that answers a request and comes once more, or too early, to the client that joins meanwhile.
+  Scenario: A client that joins while its turn begins gets no number twice
+    Given a node
+    And the driver Dan
+    And Ann is there
+    Then the numbers of Ann only grow in 15 sessions that are joined while Dan takes their turns
 
   # Prevents: an agent that is told two answers to one question.
   Scenario: The first of two answers wins
@@ -419,6 +426,20 @@ Feature: Front-ends follow agents live through the gateway
     And Ann runs the turn "w" of "u" with Eve
     Then Dan gets nothing more
 
+  # Prevents: a driver on the bus that hears of no turn, or of one that another driver has.
+  Scenario: A driver on the bus is asked like the others
+    Given a cluster of three nodes
+    And the driver Bob on the bus of node 3, which has files
+    And the driver Eve at node 2
+    And Ann is there at node 1
+    And Ann has a session "s"
+    And Ann sends {"type": "join_session", "sessionId": "<s>"}
+    When Ann sends {"type": "run_turn", "sessionId": "<s>", "text": "x"}
+    Then Ann gets {"type": "turn_complete", "finalText": "Bob did it"}
+    When Ann sends {"type": "run_turn", "sessionId": "<s>", "text": "y"}
+    Then Ann gets {"type": "turn_complete", "finalText": "Bob did it"}
+    And Eve gets nothing more
+
   # Prevents: a turn that waits for a driver whose node is dead.
   Scenario: The driver that is asked first is lost with its node
     Given a cluster of three nodes
@@ -559,6 +580,7 @@ Feature: Front-ends follow agents live through the gateway
     And Ben is there
     And Ann has a session "s"
     And Ann runs the turn "t" of "s" with Dan
+    And Ann gets {"type": "turn_started", "turnId": "<t>"}
     And Ann sends {"type": "join_session", "sessionId": "<s>"}
     And Ben sends {"type": "join_session", "sessionId": "<s>"}
     And Ben gets {"type": "stream_snapshot"}

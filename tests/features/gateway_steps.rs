@@ -318,7 +318,7 @@ async fn a_driver_at(world: &mut GatewayWorld, name: String, node: u64) {
     attach(world, &name).await;
 }
 
-/// A driver on the bus: it answers requests for files with the path that they name.
+/// A driver on the bus: it ends each turn with a sentence, and answers requests for files with the path that they name.
 #[given(regex = r#"^the driver (\w+) on the bus of node (\d), which has files$"#)]
 async fn a_driver_on_the_bus(world: &mut GatewayWorld, name: String, node: u64) {
     let mut bus = world.open(node, "/").await;
@@ -332,9 +332,24 @@ async fn a_driver_on_the_bus(world: &mut GatewayWorld, name: String, node: u64) 
     bus.send(bind).await;
     let bound = bus.expect("triggerregistrationresult").await;
     assert!(bound["error"].is_null(), "{bound}");
+    let driver_id = name.clone();
     tokio::spawn(async move {
         while let Heard::Frame(frame) = bus.next().await {
-            if frame["type"] == "invokefunction" {
+            let turn = |turn_id: &Value| json!({"turn_id": turn_id, "driver_id": driver_id});
+            let call = |function: &str, data: Value| {
+                let id = format!("{function} {}", data["turn_id"].as_str().expect("a turn"));
+                json!({"type": "invokefunction", "invocation_id": id, "data": data,
+                       "function_id": format!("session::turn::{function}")})
+            };
+            if frame["type"] == "invokefunction" && frame["function_id"] == format!("{driver_id}::turn") {
+                bus.send(call("claim", turn(&frame["data"]["turn_id"]))).await;
+            } else if frame["type"] == "invocationresult" && frame["result"]["claimed"] == true {
+                let (_, turn_id) = frame["invocation_id"].as_str().and_then(|id| id.split_once(' ')).expect("a turn");
+                let mut batch = turn(&json!(turn_id));
+                batch["n"] = json!(1);
+                batch["events"] = json!([{"type": "turn_complete", "finalText": format!("{driver_id} did it")}]);
+                bus.send(call("emit", batch)).await;
+            } else if frame["type"] == "invokefunction" {
                 let files = json!({"files": [{"path": frame["data"]["path"]}]});
                 let result = json!({"type": "invocationresult", "invocation_id": frame["invocation_id"],
                                     "function_id": frame["function_id"], "result": files});
@@ -467,7 +482,7 @@ async fn the_journal_has(world: &mut GatewayWorld, session: String, name: String
 /// How long a kept event may take to a client that reads. One that hangs would delay it for ever.
 const DELAY_MAX: std::time::Duration = std::time::Duration::from_secs(5);
 
-/// Far more than the buffers of a socket and of a node, with a kept event in each batch, which the reader hears at once.
+/// Far more than the buffers of a socket and of a node. Each batch has a kept event, which the reader hears at once.
 #[when(regex = r#"^(\w+) emits (\d+) batches of 256 KiB in "(\w+)" while (\w+) reads$"#)]
 async fn emits_much(world: &mut GatewayWorld, name: String, batches: usize, turn: String, reader: String) {
     for batch in 0..batches {
@@ -513,6 +528,29 @@ async fn runs_a_turn(world: &mut GatewayWorld, name: String, turn: String, sessi
     world.variables.insert(turn, command["turn_id"].clone());
 }
 
+#[then(regex = r#"^the numbers of (\w+) only grow in (\d+) sessions that are joined while (\w+) takes their turns$"#)]
+async fn numbers_grow(world: &mut GatewayWorld, name: String, sessions: usize, driver: String) {
+    for number in 0..sessions {
+        let (session, turn) = (format!("s{number}"), format!("t{number}"));
+        has_a_session(world, name.clone(), session.clone()).await;
+        runs_a_turn(world, name.clone(), turn.clone(), session.clone(), driver.clone()).await;
+        let join = json!({"type": "join_session", "sessionId": world.variables[&session]});
+        world.client(&name).send(join).await;
+        // The driver has the turn, and the client has joined.
+        world.client(&driver).expect("turn_claimed").await;
+        let mut frames = vec![];
+        while !frames.iter().any(|frame: &Value| frame["type"] == "state_snapshot") {
+            frames.push(world.client(&name).frame().await);
+        }
+        emit(world, &driver, &turn, vec![json!({"type": "turn_complete", "finalText": "done"})]).await;
+        while frames.last().is_none_or(|frame| frame["type"] != "turn_complete") {
+            frames.push(world.client(&name).frame().await);
+        }
+        let seqs: Vec<u64> = frames.iter().filter_map(|frame| frame["seq"].as_u64()).collect();
+        assert!(seqs.is_sorted_by(|one, next| one < next), "{seqs:?} in {session}");
+    }
+}
+
 #[given(regex = r#"^(\w+) emits in "(\w+)":$"#)]
 #[when(regex = r#"^(\w+) emits in "(\w+)":$"#)]
 async fn emits(world: &mut GatewayWorld, step: &Step, name: String, turn: String) {
@@ -529,12 +567,12 @@ async fn emits_deltas(world: &mut GatewayWorld, name: String, count: usize, turn
 }
 
 /// The turn ends with all that its deltas said.
-#[when(regex = r#"^(\w+) emits (\d+) deltas in "(\w+)" and ends it, and (\w+) joins "(\w+)" after (\d+) of them$"#)]
+#[when(regex = r#"^(\w+) ends "(\w+)" with (\d+) deltas, and (\w+) joins "(\w+)" after (\d+)$"#)]
 async fn emits_around_a_join(
     world: &mut GatewayWorld,
     driver: String,
-    count: usize,
     turn: String,
+    count: usize,
     joiner: String,
     session: String,
     first: usize,

@@ -87,6 +87,8 @@ pub struct Connection {
     replies: Mutex<BTreeMap<String, oneshot::Sender<DriverReply>>>,
     /// The sessions that the client joined. A task follows each.
     joined: Mutex<BTreeMap<String, AbortOnDropHandle<()>>>,
+    /// The session that the client is about to join.
+    joining: Mutex<Option<String>>,
     /// The sessions whose turn the client wants to stop, and is yet to be told so.
     stops: Mutex<BTreeSet<String>>,
     /// What runs for this connection and ends with it.
@@ -97,6 +99,14 @@ pub struct Connection {
     work: mpsc::Sender<Work>,
     /// Its permits are the messages that wait or run.
     busy: Semaphore,
+}
+
+pub struct Joining<'a>(&'a Connection);
+
+impl Drop for Joining<'_> {
+    fn drop(&mut self) {
+        *locked(&self.0.joining) = None;
+    }
 }
 
 /// The answer of a driver to a request of a front-end.
@@ -142,6 +152,7 @@ where
         driver: OnceLock::new(),
         replies: Mutex::default(),
         joined: Mutex::default(),
+        joining: Mutex::default(),
         stops: Mutex::default(),
         tasks: Mutex::default(),
         waits: Arc::new(Semaphore::new(WAITS_MAX)),
@@ -552,8 +563,20 @@ impl Connection {
         }
     }
 
-    pub fn has_joined(&self, session: &str) -> bool {
+    pub fn follows(&self, session: &str) -> bool {
         locked(&self.joined).contains_key(session)
+    }
+
+    /// The client is about to join a session, until this is dropped. The worker joins one at a time.
+    pub fn joining(&self, session: &str) -> Joining<'_> {
+        *locked(&self.joining) = Some(session.to_owned());
+        Joining(self)
+    }
+
+    /// Whether the one that follows the session for this client tells its events, now or as soon as it has joined. Who
+    /// told one of them now would tell it twice, or before those that came first.
+    pub fn has_joined(&self, session: &str) -> bool {
+        self.follows(session) || locked(&self.joining).as_deref() == Some(session)
     }
 
     pub fn leave(&self, session: &str) {

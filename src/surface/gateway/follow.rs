@@ -87,6 +87,7 @@ pub async fn join(
     let gateway = &connection.gateway;
     connection.check_room(session)?;
     let stream = subscribe(gateway, speaker, session)?;
+    let _joining = connection.joining(session);
     // The head is a linearizable read: no node knows less than another one delivered.
     let snapshot = gateway.snapshot(speaker, session).await?;
     let head = snapshot.head_seq;
@@ -95,7 +96,7 @@ pub async fn join(
         return Err(GatewayError::InvalidMessage(why));
     }
     let history = gateway.history(speaker, session, None, RECENT_MAX).await?;
-    let followers = gateway.audience.of(session) + usize::from(!connection.has_joined(session));
+    let followers = gateway.audience.of(session) + usize::from(!connection.follows(session));
     connection.send(&state_snapshot(&snapshot, speaker, &history, followers));
     if let Some(turn) = &snapshot.current_turn {
         connection.send(&stream_snapshot(session, turn));
