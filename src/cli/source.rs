@@ -57,11 +57,11 @@ impl Source {
             }
             None => self.read_file()?,
         };
-        // Arguments may complete a file that is not valid alone. If they do not, the file is at fault.
-        let alone = config.validate();
-        (self.overrides)(config).map_err(|error| match alone {
-            Err(own) => self.in_file(own),
-            Ok(()) => error,
+        // Arguments may complete a file that is not valid alone. If nothing has changed with them, the file is at fault.
+        let alone = config.validate().err();
+        (self.overrides)(config).map_err(|error| match alone == Some(error.clone()) {
+            true => self.in_file(error),
+            false => error,
         })
     }
 
