@@ -16,9 +16,8 @@ use crate::blocking::block;
 use crate::machine::Query;
 use crate::machine::ids::SessionId;
 
-/// A read that computes longer is expensive. A page of a hundred short messages takes a quarter of it. Without turns, a
-/// client with many pages of 500 in flight delays each step of every other call by all of them.
-const EXPENSIVE: Duration = Duration::from_micros(400);
+/// A read that computes longer is expensive. A page of a hundred short messages takes a tenth of it.
+const EXPENSIVE: Duration = Duration::from_millis(4);
 
 /// A body that is longer takes milliseconds to read.
 const LARGE_BODY_BYTES: usize = 256 << 10;

@@ -79,6 +79,20 @@ impl Cluster {
         self.wait(|cluster| cluster.known().values().find_map(ask))
     }
 
+    /// The leader. If this node became it meanwhile, as on a busy machine, it hands its leadership over first.
+    pub fn leader_other_than(&self, node: u64) -> u64 {
+        self.wait(|cluster| {
+            let leader = cluster.leader();
+            if leader != node {
+                return Some(leader);
+            }
+            let peer = cluster.known()[&node]["peer"].as_str()?.to_owned();
+            let step_down = Command::new(PROGRAM).args(["cluster", "--peer", &peer, "step-down"]).output();
+            step_down.expect("the program runs");
+            None
+        })
+    }
+
     pub fn kill_all(&self) {
         for node in self.known().keys() {
             self.send(*node, "-KILL");

@@ -32,7 +32,8 @@ async fn is_there_at(world: &mut GatewayWorld, name: String, node: u64) {
 /// The leader is at one of the nodes that others name: the node after it, and the one after that, live.
 #[when(regex = r#"^(\w+) loses the leader, which is killed$"#)]
 async fn leader_is_killed(world: &mut GatewayWorld, name: String) {
-    let leader = world.cluster().leader();
+    let driver_at = world.variables["follower"].as_u64().expect("a node");
+    let leader = world.cluster().leader_other_than(driver_at);
     world.cluster().send(leader, "-KILL");
     world.variables.insert("killed".to_owned(), json!(leader));
     world.clients.remove(&name);
