@@ -7,8 +7,10 @@ nodes and their memory. It fails if a follower misses an event, or if the stuck 
 SESSION_MANAGER (the program); FOLLOWERS (1000), RATE (50), SECONDS (10) and STUCK (50) say how much. With BROWSERS (0),
 so many headless Chromiums hold SOCKETS (50) of the gateway's followers each.
 """
-import array, base64, http.server, json, multiprocessing, os, re, resource, select, shutil, socket, struct, subprocess, sys
+import array, base64, json, multiprocessing, os, re, resource, select, shutil, socket, struct, subprocess, sys
 import tempfile, threading, time
+
+from browsers import Browsers
 
 PROGRAM = os.environ["SESSION_MANAGER"]
 FOLLOWERS = int(os.environ.get("FOLLOWERS", "1000"))
@@ -143,42 +145,23 @@ for (let number = 0; number < sockets; number++) {
 </script>"""
 
 
-class Browsers:
+class Crowd(Browsers):
     """Headless browsers that follow a session."""
     running = []
 
     def __init__(self, nodes, session, directory):
-        self.ready, self.reports, browsers = 0, [], self
+        self.ready, self.reports = 0, []
         terms = {"session": session, "sockets": SOCKETS, "addresses": ["%s:%d" % address for address in nodes.addresses]}
+        super().__init__(CHROMIUM, PAGE, lambda path: terms if path == "/terms" else None, self.reported)
+        Crowd.running.append(self)
+        for number in range(BROWSERS):
+            self.open("", f"{directory}/browser-{session}-{number}")
 
-        class Pages(http.server.BaseHTTPRequestHandler):
-            def answer(self, body, kind):
-                self.send_response(200)
-                self.send_header("content-type", kind)
-                self.end_headers()
-                self.wfile.write(body.encode())
-
-            def do_GET(self):
-                is_terms = self.path == "/terms"
-                self.answer(json.dumps(terms) if is_terms else PAGE, "application/json" if is_terms else "text/html")
-
-            def do_POST(self):
-                body = json.loads(self.rfile.read(int(self.headers["content-length"])))
-                if self.path == "/ready":
-                    browsers.ready += 1
-                else:
-                    browsers.reports.append(body)
-                self.answer("", "text/plain")
-
-            def log_message(self, *words):
-                pass
-
-        server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Pages)
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        Browsers.running += (subprocess.Popen(
-            [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--remote-debugging-port=0",
-             f"--user-data-dir={directory}/browser-{session}-{number}", f"http://127.0.0.1:{server.server_port}/"],
-            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) for number in range(BROWSERS))
+    def reported(self, path, body):
+        if path == "/ready":
+            self.ready += 1
+        else:
+            self.reports.append(body)
 
     def wait(self, what, is_there):
         begun = time.monotonic()
@@ -188,11 +171,9 @@ class Browsers:
             time.sleep(0.05)
 
     @staticmethod
-    def stop():
-        while Browsers.running:
-            process = Browsers.running.pop()
-            process.kill()
-            process.wait()
+    def stop_all():
+        while Crowd.running:
+            Crowd.running.pop().stop()
 
 
 class Nodes:
@@ -249,7 +230,7 @@ def measure(name, follow, nodes, driver, asker, stuck=0, browsers_in=None):
     reader = multiprocessing.Process(target=crowd, args=(follow, nodes.addresses, session, count, theirs), daemon=True)
     reader.start()
     ours.recv()
-    browsers = Browsers(nodes, session, browsers_in) if browsers_in else None
+    browsers = Crowd(nodes, session, browsers_in) if browsers_in else None
     if browsers:
         browsers.wait("join", lambda: browsers.ready == BROWSERS)
     before, began, cpu = nodes.memory_mib(), time.monotonic(), nodes.cpu_s()
@@ -313,7 +294,7 @@ with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as directory:
         print(f"FAILED: {error}", file=sys.stderr)
         code = 1
     finally:
-        Browsers.stop()
+        Crowd.stop_all()
         nodes.process.terminate()
         nodes.process.wait()
 sys.exit(code)

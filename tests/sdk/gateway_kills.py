@@ -5,7 +5,8 @@ see every kept event once, never two events with one number, and know every othe
 Needs SESSION_MANAGER (the program); KILLS (default 2), DELTAS (default 2000) and BROWSERS (default 2) say how much.
 Without chromium there are no browsers, and it says so.
 """
-import asyncio, http.server, json, os, shutil, signal, subprocess, sys, tempfile, threading, time, traceback
+import asyncio, json, os, shutil, signal, sys, tempfile, time, traceback
+from browsers import Browsers
 from dev_cluster import DevCluster
 from websockets.asyncio.client import connect
 from websockets.exceptions import WebSocketException
@@ -191,41 +192,18 @@ open();
 </script>"""
 
 
-class Browsers:
+class Followers(Browsers):
     """Headless browsers that follow the session as the Python followers do, and report what they saw."""
 
     def __init__(self, cluster, session, directory):
-        self.reports, self.processes, browsers = {}, [], self
-
-        class Pages(http.server.BaseHTTPRequestHandler):
-            def answer(self, body, kind):
-                self.send_response(200)
-                self.send_header("content-type", kind)
-                self.end_headers()
-                self.wfile.write(body.encode())
-
-            def do_GET(self):
-                if self.path == "/urls":
-                    self.answer(json.dumps([cluster.url(turn) for turn in range(3)]), "application/json")
-                else:
-                    self.answer(PAGE, "text/html")
-
-            def do_POST(self):
-                body = self.rfile.read(int(self.headers["content-length"]))
-                browsers.reports[self.path.rsplit("/", 1)[1]] = json.loads(body)
-                self.answer("", "text/plain")
-
-            def log_message(self, *words):
-                pass
-
-        server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Pages)
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        self.reports = {}
+        urls = lambda path: [cluster.url(turn) for turn in range(3)] if path == "/urls" else None
+        super().__init__(CHROMIUM, PAGE, urls, self.reported)
         for number in range(BROWSERS if CHROMIUM else 0):
-            url = f"http://127.0.0.1:{server.server_port}/#/{number}/{number}/{session}"
-            self.processes.append(subprocess.Popen(
-                [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--remote-debugging-port=0",
-                 f"--user-data-dir={directory}/browser-{number}", url],
-                stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
+            self.open(f"#/{number}/{number}/{session}", f"{directory}/browser-{number}")
+
+    def reported(self, path, body):
+        self.reports[path.rsplit("/", 1)[1]] = body
 
     async def finished(self):
         """The browsers as followers."""
@@ -243,11 +221,6 @@ class Browsers:
             found.append(follower)
         return found
 
-    def stop(self):
-        for process in self.processes:
-            process.kill()
-            process.wait()
-
 
 async def main(cluster, directory):
     asker = Client(cluster, 1)
@@ -256,7 +229,7 @@ async def main(cluster, directory):
     session = (await asker.wait_for("session_created"))["session"]["id"]
     driver = Driver(cluster)
     followers = [Follower(cluster, start, session) for start in range(3)]
-    browsers = Browsers(cluster, session, directory)
+    browsers = Followers(cluster, session, directory)
     tasks = [asyncio.create_task(client.run()) for client in [driver, *followers]]
     try:
         await follow(cluster, asker, session, driver, followers, tasks, browsers)
