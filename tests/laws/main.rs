@@ -9,6 +9,7 @@
 mod applied_log;
 mod bounded;
 mod documents;
+mod drivers;
 mod event_names;
 mod fake_run;
 mod fuzz;
