@@ -44,6 +44,8 @@ const QUORUM_LOST: Duration = Duration::from_secs(2);
 const SNAPSHOT_TIMEOUT: Duration = Duration::from_secs(600);
 /// How long a backup waits until this node has applied what was acknowledged before it.
 const CATCH_UP_TIMEOUT: Duration = Duration::from_secs(60);
+/// A node that has just joined learns the addresses of the others in this time.
+const ADDRESS_TIMEOUT: Duration = Duration::from_secs(5);
 /// The time limit of a forwarded change. It is longer than the limits of the change itself.
 const FORWARD_TIMEOUT: Duration = Duration::from_secs(40);
 
@@ -124,15 +126,20 @@ impl AdminService {
     }
 
     /// A client of the leader, if that is another node.
-    fn other_leader(
+    async fn other_leader(
         &self,
         call: Option<&Call>,
     ) -> Result<Option<(AdminClient<tonic::transport::Channel>, Call)>, Status> {
         self.accept(call)?;
         let leader = Leader::of(&self.membership.raft);
-        let leader = leader.ok_or_else(|| Status::unavailable("the cluster has no leader at the moment; retry"))?;
+        let mut leader = leader.ok_or_else(|| Status::unavailable("the cluster has no leader at the moment; retry"))?;
         if leader.node == self.membership.peers.local.node {
             return Ok(None);
+        }
+        if leader.peer.address.is_empty() {
+            let known = Leader::with_address(&self.membership.raft, ADDRESS_TIMEOUT).await;
+            let unknown = || Status::unavailable("this node does not know the address of the leader yet; retry");
+            leader = known.ok_or_else(unknown)?;
         }
         if call.is_some_and(|call| call.forwarded) {
             return Err(Status::unavailable(format!("leadership moved to node {}; retry", leader.node)));
@@ -324,7 +331,7 @@ impl Admin for AdminService {
 
     async fn add_learner(&self, request: Request<AddLearnerRequest>) -> Result<Response<ChangeResponse>, Status> {
         let request = self.admit("add-learner", request)?;
-        if let Some((mut leader, call)) = self.other_leader(request.call.as_ref())? {
+        if let Some((mut leader, call)) = self.other_leader(request.call.as_ref()).await? {
             return forward(leader.add_learner(AddLearnerRequest { call: Some(call), ..request })).await;
         }
         self.membership.add_learner(request.node, &request.address).await?;
@@ -333,7 +340,7 @@ impl Admin for AdminService {
 
     async fn promote(&self, request: Request<PromoteRequest>) -> Result<Response<ChangeResponse>, Status> {
         let request = self.admit("promote", request)?;
-        if let Some((mut leader, call)) = self.other_leader(request.call.as_ref())? {
+        if let Some((mut leader, call)) = self.other_leader(request.call.as_ref()).await? {
             return forward(leader.promote(PromoteRequest { call: Some(call), ..request })).await;
         }
         self.membership.promote(request.node).await?;
@@ -342,7 +349,7 @@ impl Admin for AdminService {
 
     async fn update_member(&self, request: Request<UpdateMemberRequest>) -> Result<Response<ChangeResponse>, Status> {
         let request = self.admit("update-member", request)?;
-        if let Some((mut leader, call)) = self.other_leader(request.call.as_ref())? {
+        if let Some((mut leader, call)) = self.other_leader(request.call.as_ref()).await? {
             return forward(leader.update_member(UpdateMemberRequest { call: Some(call), ..request })).await;
         }
         self.membership.update_member(request.node, &request.address).await?;
@@ -351,7 +358,7 @@ impl Admin for AdminService {
 
     async fn remove(&self, request: Request<RemoveRequest>) -> Result<Response<ChangeResponse>, Status> {
         let request = self.admit("remove", request)?;
-        if let Some((mut leader, call)) = self.other_leader(request.call.as_ref())? {
+        if let Some((mut leader, call)) = self.other_leader(request.call.as_ref()).await? {
             return forward(leader.remove(RemoveRequest { call: Some(call), ..request })).await;
         }
         self.membership.remove(request.node, request.force).await?;
@@ -363,7 +370,7 @@ impl Admin for AdminService {
         request: Request<TransferLeaderRequest>,
     ) -> Result<Response<ChangeResponse>, Status> {
         let request = self.admit("transfer-leader", request)?;
-        if let Some((mut leader, call)) = self.other_leader(request.call.as_ref())? {
+        if let Some((mut leader, call)) = self.other_leader(request.call.as_ref()).await? {
             return forward(leader.transfer_leader(TransferLeaderRequest { call: Some(call), ..request })).await;
         }
         self.membership.transfer(request.to).await?;
@@ -372,7 +379,7 @@ impl Admin for AdminService {
 
     async fn finalize(&self, request: Request<FinalizeRequest>) -> Result<Response<FinalizeResponse>, Status> {
         let request = self.admit("finalize", request)?;
-        if let Some((mut leader, call)) = self.other_leader(request.call.as_ref())? {
+        if let Some((mut leader, call)) = self.other_leader(request.call.as_ref()).await? {
             return forward(leader.finalize(FinalizeRequest { call: Some(call) })).await;
         }
         let writes = self.writes.as_ref().ok_or_else(|| Status::unimplemented("use the peer port"))?;

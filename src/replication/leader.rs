@@ -26,6 +26,21 @@ impl Leader {
         Some(Leader { node, term: metrics.vote.leader_id.term, peer })
     }
 
+    /// Waits until the address of the leader is known, at most this long. A node that has just joined hears from the leader
+    /// before it has the list of members.
+    pub async fn with_address(raft: &Raft, at_most: Duration) -> Option<Leader> {
+        let mut metrics = raft.server_metrics();
+        let waiting = async {
+            loop {
+                let leader = Leader::of(raft).filter(|leader| !leader.peer.address.is_empty());
+                if leader.is_some() || metrics.changed().await.is_err() {
+                    return leader;
+                }
+            }
+        };
+        timeout(at_most, waiting).await.ok().flatten()
+    }
+
     /// Waits until there is another leader than `before`, at most this long.
     pub async fn changed(raft: &Raft, before: &Option<Leader>, at_most: Duration) {
         let mut metrics = raft.server_metrics();

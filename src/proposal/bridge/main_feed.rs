@@ -2,7 +2,8 @@
 //! when connections break and events are sent again. All events of an edge come from here, also those of its own calls.
 //! Never: filters; each binding of this node has its own.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::RangeInclusive;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde::Deserialize;
@@ -39,8 +40,16 @@ struct State {
     floor: Option<Position>,
     /// Received positions after the floor.
     received: BTreeSet<Position>,
+    /// What the main left out because later updates replaced it, by the received position that told so. Another main may
+    /// still have it in full and send it, which would be out of order.
+    left_out: BTreeMap<Position, LeftOut>,
     /// The last index that was given to an event without a position.
     last_index: u64,
+}
+
+struct LeftOut {
+    session_id: SessionId,
+    seqs: RangeInclusive<u64>,
 }
 
 /// An event as it travels between instances.
@@ -87,6 +96,7 @@ impl MainFeed {
             let newest_received = state.newest_received();
             state.floor = oldest;
             state.received.retain(|received| Some(*received) > oldest);
+            state.left_out.retain(|told_at, _| Some(*told_at) > oldest);
             if let Some(oldest) = oldest.filter(|_| newest_received < oldest) {
                 error!(
                     gap,
@@ -116,9 +126,13 @@ impl MainFeed {
         let place = metadata.as_ref().and_then(|metadata| metadata.get("session-manager"));
         let position = place.and_then(|place| place.get("position")?.as_str());
         let seq = place.and_then(|place| place.get("seq")?.as_u64()).unwrap_or(0);
+        let left_out = place.and_then(|place| read_range(place.get("skipped")?));
         // Published under the lock, so that two connections cannot publish out of order.
         let mut state = self.state();
-        if let Some(position) = state.accept(position) {
+        if let Some(position) = state.accept(position, &event.session_id, seq) {
+            if let Some(seqs) = left_out {
+                state.left_out.insert(position, LeftOut { session_id: event.session_id.clone(), seqs });
+            }
             self.sink.publish(vec![Arc::new(Committed::new(position, Event { seq, ..event }))]);
         }
     }
@@ -135,7 +149,7 @@ impl State {
     }
 
     /// The position of a new event; `None` for a duplicate.
-    fn accept(&mut self, position: Option<&str>) -> Option<Position> {
+    fn accept(&mut self, position: Option<&str>, session_id: &SessionId, seq: u64) -> Option<Position> {
         let position = match parse(self.cluster.as_ref(), position) {
             Ok(Some(position)) => position,
             Ok(None) => {
@@ -147,11 +161,16 @@ impl State {
                 return None;
             }
         };
-        if self.floor.is_some_and(|floor| position <= floor) || !self.received.insert(position) {
+        let told = |left_out: &LeftOut| left_out.session_id == *session_id && left_out.seqs.contains(&seq);
+        if self.floor.is_some_and(|floor| position <= floor)
+            || self.left_out.range(position..).any(|(_, left_out)| told(left_out))
+            || !self.received.insert(position)
+        {
             return None;
         }
         if self.received.len() > RECEIVED_MAX {
             self.floor = self.received.pop_first();
+            self.left_out.retain(|told_at, _| Some(*told_at) > self.floor);
         }
         Some(position)
     }
@@ -161,6 +180,11 @@ impl State {
 fn parse(cluster: Option<&ClusterTag>, position: Option<&str>) -> Result<Option<Position>, BridgeError> {
     let Some((cluster, position)) = cluster.zip(position) else { return Ok(None) };
     cluster.parse(position).map(Some).map_err(|why| BridgeError::InvalidPosition(why.to_string()))
+}
+
+/// The sequence numbers that were left out before an event, as its metadata says.
+fn read_range(range: &Value) -> Option<RangeInclusive<u64>> {
+    Some(range.get("first")?.as_u64()?..=range.get("last")?.as_u64()?)
 }
 
 /// The event in an envelope. The envelope does not contain its sequence number.
@@ -238,6 +262,26 @@ mod tests {
         assert_eq!(feed.resume_after(), Some(format!("c.0.{floor}.0")));
         (1..1001).for_each(|index| receive(&feed, index));
         assert_eq!(published.indexes().len(), 990);
+    }
+
+    #[test]
+    fn what_one_main_left_out_is_not_published_later_because_another_has_it() {
+        let (published, feed) = feed();
+        feed.start(Some(&MainInfo::example(Some(10), None))).unwrap();
+        let envelope =
+            |session: &str| json!({ "trigger_type": "session::deleted", "payload": { "session_id": session } });
+        let place = json!({ "position": "c.0.14.0", "seq": 14, "skipped": { "first": 12, "last": 13 } });
+        receive(&feed, 11);
+        feed.receive(envelope("s"), Some(json!({ "session-manager": place })));
+        (11..=15).for_each(|index| receive(&feed, index));
+        assert_eq!(published.indexes(), [11, 14, 15]);
+        // Another session has numbers of its own.
+        let place = json!({ "position": "c.0.12.1", "seq": 12 });
+        feed.receive(envelope("t"), Some(json!({ "session-manager": place })));
+        assert_eq!(published.indexes(), [11, 14, 15, 12]);
+        // It is forgotten when the feed is resumed after it.
+        (16..1000).for_each(|index| receive(&feed, index));
+        assert!(feed.state().left_out.is_empty());
     }
 
     #[test]
