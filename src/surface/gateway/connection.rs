@@ -573,8 +573,8 @@ impl Connection {
         Joining(self)
     }
 
-    /// Whether the one that follows the session for this client tells its events, now or as soon as it has joined. Who
-    /// told one of them now would tell it twice, or before those that came first.
+    /// Whether the follower of the session sends this client its events, now or as soon as it has joined. An event that is
+    /// sent by another way would arrive twice, or before earlier ones.
     pub fn has_joined(&self, session: &str) -> bool {
         self.follows(session) || locked(&self.joining).as_deref() == Some(session)
     }
