@@ -18,23 +18,40 @@ use super::view::View;
 pub struct Chain<'a> {
     view: &'a dyn View,
     session_id: &'a SessionId,
-    parent: Option<Entry>,
+    parent: Option<Parent>,
     added: Vec<Entry>,
 }
 
+/// The entry that a new one is put below.
+pub struct Parent {
+    pub id: EntryId,
+    pub place: Option<Place>,
+}
+
+impl From<Entry> for Parent {
+    fn from(entry: Entry) -> Parent {
+        Parent { id: entry.id, place: entry.place }
+    }
+}
+
 impl<'a> Chain<'a> {
-    pub fn under(view: &'a dyn View, session_id: &'a SessionId, parent: Option<Entry>) -> Chain<'a> {
+    pub fn under(view: &'a dyn View, session_id: &'a SessionId, parent: Option<Parent>) -> Chain<'a> {
         Chain { view, session_id, parent, added: Vec::new() }
     }
 
     /// Adds an entry as the child of the last one.
     pub fn push(&mut self, id: EntryId, timestamp: i64, origin: Option<Json>, body: Body) -> Result<(), Fault> {
-        let parent = self.added.last().or(self.parent.as_ref());
+        let parent = match (self.added.last(), &self.parent) {
+            (Some(last), _) => Some((&last.id, &last.place)),
+            (None, Some(parent)) => Some((&parent.id, &parent.place)),
+            (None, None) => None,
+        };
         let place = match parent {
             None => Some(root_place(&id)),
-            Some(parent) => self.place_below(parent)?,
+            Some((parent_id, Some(place))) => Some(self.place_below(parent_id, place)?),
+            Some((_, None)) => None,
         };
-        let parent_id = parent.map(|parent| parent.id.clone());
+        let parent_id = parent.map(|(parent_id, _)| parent_id.clone());
         self.added.push(Entry { id, parent_id, timestamp, revision: 0, origin, body, place });
         Ok(())
     }
@@ -43,24 +60,23 @@ impl<'a> Chain<'a> {
         self.added
     }
 
-    fn place_below(&self, parent: &Entry) -> Result<Option<Place>, Fault> {
-        let Some(place) = &parent.place else { return Ok(None) };
-        let jump = match place.jump == parent.id {
+    fn place_below(&self, parent_id: &EntryId, place: &Place) -> Result<Place, Fault> {
+        let over = match place.jump == *parent_id {
             true => None,
-            false => self.find(place)?,
+            false => self.place_after(place)?,
         };
-        Ok(place_below(parent, jump.as_ref()))
+        Ok(place_below(parent_id, place, over.as_ref()))
     }
 
-    /// The entry that a place jumps to: one just added, or one in the state.
-    fn find(&self, place: &Place) -> Result<Option<Entry>, Fault> {
+    /// The place of the entry that a place jumps to: one just added, or one in the state.
+    fn place_after(&self, place: &Place) -> Result<Option<Place>, Fault> {
         let first = self.added.first().and_then(|entry| entry.place.as_ref()).map(|place| place.depth);
         if let Some(first) = first.filter(|first| place.jump_depth >= *first) {
-            return Ok(self.added.get((place.jump_depth - first) as usize).cloned());
+            return Ok(self.added.get((place.jump_depth - first) as usize).and_then(|entry| entry.place.clone()));
         }
         match &self.parent {
-            Some(parent) if parent.id == place.jump => Ok(Some(parent.clone())),
-            Some(_) | None => self.view.entry(self.session_id, &place.jump),
+            Some(parent) if parent.id == place.jump => Ok(parent.place.clone()),
+            Some(_) | None => Ok(self.view.place(self.session_id, &place.jump)?.flatten()),
         }
     }
 }
@@ -69,16 +85,14 @@ fn root_place(id: &EntryId) -> Place {
     Place { depth: 0, jump: id.clone(), jump_depth: 0 }
 }
 
-/// The place of a child of `parent`; `jump` is the entry that the parent jumps to (`None` for a root).
-fn place_below(parent: &Entry, jump: Option<&Entry>) -> Option<Place> {
-    let place = parent.place.as_ref()?;
+/// The place of a child of the entry at `place`; `over` is the place of the entry that its parent jumps to (`None` for a
+/// root).
+fn place_below(parent_id: &EntryId, place: &Place, over: Option<&Place>) -> Place {
     let depth = place.depth + 1;
-    if let Some(over) = jump.and_then(|jump| jump.place.as_ref())
-        && place.depth - place.jump_depth == place.jump_depth - over.jump_depth
-    {
-        return Some(Place { depth, jump: over.jump.clone(), jump_depth: over.jump_depth });
+    match over.filter(|over| place.depth - place.jump_depth == place.jump_depth - over.jump_depth) {
+        Some(over) => Place { depth, jump: over.jump.clone(), jump_depth: over.jump_depth },
+        None => Place { depth, jump: parent_id.clone(), jump_depth: place.depth },
     }
-    Some(Place { depth, jump: parent.id.clone(), jump_depth: place.depth })
 }
 
 /// The place of a raw entry: known if it is a root or its parent has a place.
@@ -94,11 +108,11 @@ pub fn place_among(
     let Some(parent_id) = &entry.parent_id else { return Ok(Some(root_place(&entry.id))) };
     let Some(parent) = find(parent_id)? else { return Ok(None) };
     let Some(place) = &parent.place else { return Ok(None) };
-    let jump = match place.jump == parent.id {
+    let over = match place.jump == parent.id {
         true => None,
-        false => find(&place.jump)?,
+        false => find(&place.jump)?.and_then(|jump| jump.place),
     };
-    Ok(place_below(&parent, jump.as_ref()))
+    Ok(Some(place_below(&parent.id, place, over.as_ref())))
 }
 
 /// The ancestor of `entry` (or itself) at `depth`; `None` if it has no place or is less deep.

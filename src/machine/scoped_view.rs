@@ -4,7 +4,7 @@
 use std::cell::RefCell;
 
 use super::beside::RecordKey;
-use super::entry::Entry;
+use super::entry::{Entry, Place};
 use super::feed_record::Record;
 use super::ids::{EntryId, FeedPlace, Position, SessionId};
 use super::json::Json;
@@ -65,6 +65,10 @@ impl View for ScopedView<'_> {
 
     fn entry(&self, session_id: &SessionId, entry_id: &EntryId) -> Result<Option<Entry>, Fault> {
         if self.shows(session_id)? { self.view.entry(session_id, entry_id) } else { Ok(None) }
+    }
+
+    fn place(&self, session_id: &SessionId, entry_id: &EntryId) -> Result<Option<Option<Place>>, Fault> {
+        if self.shows(session_id)? { self.view.place(session_id, entry_id) } else { Ok(None) }
     }
 
     fn entries(&self, session_id: &SessionId) -> Result<Vec<Entry>, Fault> {

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::beside::{RecordKey, RecordLeftover};
 use super::command::Answer;
-use super::entry::Entry;
+use super::entry::{Entry, Place};
 use super::feed_record::{FeedEdge, Record};
 use super::ids::{EntryId, FeedPlace, Position, RequestId, SessionId};
 use super::json::Json;
@@ -81,6 +81,12 @@ pub trait View {
     fn leaf(&self, session_id: &SessionId) -> Result<Option<EntryId>, Fault>;
 
     fn entry(&self, session_id: &SessionId, entry_id: &EntryId) -> Result<Option<Entry>, Fault>;
+
+    /// Where an entry is in its tree, without its content: `Some(None)` for one without a place, `None` if there is no
+    /// such entry.
+    fn place(&self, session_id: &SessionId, entry_id: &EntryId) -> Result<Option<Option<Place>>, Fault> {
+        Ok(self.entry(session_id, entry_id)?.map(|entry| entry.place))
+    }
 
     /// Every entry of a session, in the order of their ids.
     fn entries(&self, session_id: &SessionId) -> Result<Vec<Entry>, Fault>;

@@ -121,8 +121,7 @@ impl Applier {
             }
             Payload::Blank => (Reply::Nothing, Vec::new(), Vec::new()),
             Payload::Membership(membership) => {
-                self.checkpoint.membership = membership.clone();
-                self.checkpoint.membership_at = Some(entry.id);
+                self.checkpoint.set_membership(membership.clone(), entry.id);
                 (Reply::Nothing, Vec::new(), Vec::new())
             }
         };

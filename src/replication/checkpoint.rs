@@ -16,8 +16,10 @@ pub struct Checkpoint {
     pub group: u32,
     pub applied: Option<record::LogId>,
     /// The log id of the membership in force.
-    pub membership_at: Option<record::LogId>,
-    pub membership: record::Membership,
+    membership_at: Option<record::LogId>,
+    membership: record::Membership,
+    /// The membership, encoded: it rarely changes, and every commit has a checkpoint.
+    encoded_membership: Bytes,
     /// The hash chain over everything applied (`chain.rs`): equal on all replicas at the same index.
     pub state_hash: u128,
 }
@@ -27,13 +29,19 @@ impl Checkpoint {
         Checkpoint { group, ..Checkpoint::default() }
     }
 
+    /// Enters the membership of a log entry.
+    pub fn set_membership(&mut self, membership: record::Membership, at: record::LogId) {
+        self.encoded_membership = membership.to_proto().encode_to_vec().into();
+        (self.membership, self.membership_at) = (membership, Some(at));
+    }
+
     pub fn encode(&self) -> Bytes {
         let spelled = proto::Mark {
             version: VERSION,
             group: self.group,
             applied: self.applied.map(record::LogId::to_proto),
             membership_at: self.membership_at.map(record::LogId::to_proto),
-            membership: Some(self.membership.to_proto()),
+            membership: Some(self.encoded_membership.clone()),
             state_hash: Bytes::copy_from_slice(&self.state_hash.to_be_bytes()),
         };
         spelled.encode_to_vec().into()
@@ -49,12 +57,15 @@ impl Checkpoint {
             return Err(wrong(format!("it belongs to group {}, not {group}", spelled.group)));
         }
         let state_hash = spelled.state_hash.as_ref().try_into();
-        let membership = record::Membership::from_proto(spelled.membership.unwrap_or_default());
+        let encoded_membership = spelled.membership.unwrap_or_default();
+        let membership = proto::Membership::decode(encoded_membership.clone());
+        let membership = record::Membership::from_proto(membership.map_err(|error| wrong(error.to_string()))?);
         Ok(Checkpoint {
             group,
             applied: spelled.applied.map(record::LogId::from_proto),
             membership_at: spelled.membership_at.map(record::LogId::from_proto),
             membership: membership.map_err(|error| wrong(error.0))?,
+            encoded_membership,
             state_hash: state_hash.map(u128::from_be_bytes).map_err(|_| wrong("its hash is cut short".to_owned()))?,
         })
     }
@@ -92,13 +103,10 @@ mod tests {
     fn checkpoint() -> Checkpoint {
         let id = |index| record::LogId::new(2, 1, index);
         let members = [(1, Peer { address: "a:1".to_owned(), ..Peer::default() })].into();
-        Checkpoint {
-            group: 0,
-            applied: Some(id(9)),
-            membership_at: Some(id(3)),
-            membership: record::Membership { configs: vec![[1].into()], members },
-            state_hash: 0x0102,
-        }
+        let membership = record::Membership { configs: vec![[1].into()], members };
+        let mut checkpoint = Checkpoint { applied: Some(id(9)), state_hash: 0x0102, ..Checkpoint::new(0) };
+        checkpoint.set_membership(membership, id(3));
+        checkpoint
     }
 
     #[test]

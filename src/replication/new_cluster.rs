@@ -198,8 +198,7 @@ async fn fill(file: &Path, dir: &Path, node_id: u64) -> Result<Founded, NewClust
     let mut checkpoint = checkpoint_of(&backup, file)?;
     let nothing = || NewClusterError::State { file: file.to_owned(), why: Fault("it is empty".to_owned()) };
     let applied = checkpoint.applied.ok_or_else(nothing)?;
-    checkpoint.membership = alone(node_id, &instance);
-    checkpoint.membership_at = Some(applied);
+    checkpoint.set_membership(alone(node_id, &instance), applied);
     let snapshots = Snapshots::open(disk.clone(), &dir.join("snapshots")).map_err(NewClusterError::Snapshot)?;
     let sealed = snapshots.write(applied.index, checkpoint.encode(), Box::new(backup));
     snapshots.publish(sealed.map_err(NewClusterError::Snapshot)?).map_err(NewClusterError::Snapshot)?;

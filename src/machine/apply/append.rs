@@ -8,7 +8,7 @@ use crate::machine::event::Happened;
 use crate::machine::ids::{EntryId, SessionId};
 use crate::machine::json::Json;
 use crate::machine::model::follow;
-use crate::machine::path::Chain;
+use crate::machine::path::{Chain, Parent};
 use crate::machine::refusal::{Failure, Refusal};
 use crate::machine::session::SessionMeta;
 use crate::machine::stamp::Stamp;
@@ -51,20 +51,18 @@ fn appended(entry: &Entry) -> Answer {
 }
 
 /// The parent of a new entry: the one named, else the active leaf, else none (a new root).
-pub(super) fn parent(
+pub(in crate::machine) fn parent(
     view: &dyn View,
     session_id: &SessionId,
     named: Option<&EntryId>,
-) -> Result<Option<Entry>, Failure> {
+) -> Result<Option<Parent>, Failure> {
     if let Some(parent_id) = named {
-        let parent = view.entry(session_id, parent_id)?;
+        let place = view.place(session_id, parent_id)?;
         let unknown = || Refusal::ParentUnknown { session_id: session_id.clone(), parent_id: parent_id.clone() };
-        return Ok(Some(parent.ok_or_else(unknown)?));
+        return Ok(Some(Parent { id: parent_id.clone(), place: place.ok_or_else(unknown)? }));
     }
-    match view.leaf(session_id)? {
-        Some(leaf) => Ok(view.entry(session_id, &leaf)?),
-        None => Ok(None),
-    }
+    let Some(id) = view.leaf(session_id)? else { return Ok(None) };
+    Ok(view.place(session_id, &id)?.map(|place| Parent { id, place }))
 }
 
 /// Stores a chain of new entries, makes the last one the leaf, counts the messages and reports each entry.

@@ -11,14 +11,14 @@ use super::names::store_id;
 use super::people::{self, Person};
 use super::profile::{Profile, Status, Terms};
 use super::records;
-use crate::machine::apply::{Draft, known, touched};
+use crate::machine::apply::{Draft, append, known, touched};
 use crate::machine::change::{Change, FeedChange, SessionChange};
 use crate::machine::command::{Answer, Outcome};
 use crate::machine::entry::{Body, Entry};
 use crate::machine::event::{EventKind, Happened};
 use crate::machine::ids::{EntryId, SessionId};
 use crate::machine::json::{Json, Object};
-use crate::machine::path::Chain;
+use crate::machine::path::{Chain, Parent};
 use crate::machine::refusal::{Failure, Fault, Refusal};
 use crate::machine::session::{SessionMeta, SessionStatus};
 use crate::machine::stamp::Stamp;
@@ -153,11 +153,8 @@ impl<'a> Scene<'a> {
     pub fn append(&mut self, id: EntryId, timestamp: i64, origin: Option<Json>, body: Body) -> Result<(), Failure> {
         let store_id = self.draft.session_id;
         let parent = match self.entries.last() {
-            Some(last) => Some(last.clone()),
-            None => match self.view.leaf(store_id)? {
-                Some(leaf) => self.view.entry(store_id, &leaf)?,
-                None => None,
-            },
+            Some(last) => Some(Parent::from(last.clone())),
+            None => append::parent(self.view, store_id, None)?,
         };
         let mut chain = Chain::under(self.view, store_id, parent);
         chain.push(id, timestamp, origin, body)?;

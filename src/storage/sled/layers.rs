@@ -2,7 +2,7 @@
 //! Never: when a layer is written to the base (`flusher.rs`).
 
 use std::collections::btree_map::Entry;
-use std::collections::{BTreeMap, HashSet, VecDeque};
+use std::collections::{HashSet, VecDeque};
 use std::sync::{Arc, Weak};
 
 use bytes::Bytes;
@@ -12,12 +12,11 @@ use super::freeze::Freeze;
 use super::recent::{Prepared, Recent, is_plain};
 use super::view::StateView;
 use super::{Control, KEY_OVERHEAD_BYTES};
-use crate::machine::change::{Change, SessionChange};
 use crate::machine::refusal::Fault;
 use crate::storage::state::entry_cache::EntryCache;
 use crate::storage::state::family::Family;
 use crate::storage::state::kv::{Changed, Kv, Layer};
-use crate::storage::state::{Encoded, Records, checkpoint, entry, write};
+use crate::storage::state::{Encoded, Records, checkpoint, write};
 
 /// The size of the cache of decoded entries.
 const ENTRY_CACHE_BYTES: usize = 24 << 20;
@@ -97,16 +96,22 @@ impl Layers {
     /// Makes a prepared commit. Returns by how many bytes the layer grew.
     pub fn commit(&mut self, commit: Commit, changes: &Encoded<'_>, checkpoint: Bytes) -> isize {
         let before = self.recent.bytes() as isize;
-        let changed = match commit {
-            Commit::Recent(prepared) => self.recent.take(prepared, changes, checkpoint),
+        let grown = match commit {
+            Commit::Recent(prepared) => {
+                let Layers { recent, active, entry_cache, .. } = self;
+                let mut grown = 0;
+                let keys = recent.take(prepared, changes, checkpoint, |key, value, entry| {
+                    entry_cache.replace(&key, entry);
+                    grown += put_at(active.entry(key), Some(value));
+                });
+                grown + self.put(keys)
+            }
             Commit::Keys(mut changed) => {
                 self.recent.forget(changes.changes());
                 changed.insert(checkpoint::key(), Some(checkpoint));
-                changed
+                self.put(changed)
             }
         };
-        let grown = self.put(changed);
-        self.cache_entries(changes.changes());
         grown + self.recent.bytes() as isize - before
     }
 
@@ -149,55 +154,39 @@ impl Layers {
             if Family::Entry.owns(&key) {
                 self.entry_cache.remove(&key);
             }
-            let length = value.as_ref().map_or(0, Bytes::len) as isize;
-            let key_cost = (key.len() + KEY_OVERHEAD_BYTES) as isize;
             if value.is_none() && self.fresh.remove(&key) {
                 let gone = self.active.remove(&key).flatten();
-                grown -= key_cost + gone.map_or(0, |gone| gone.len()) as isize;
+                grown -= key_cost(&key) + gone.map_or(0, |gone| gone.len()) as isize;
                 continue;
             }
-            match self.active.entry(key) {
-                Entry::Occupied(mut present) => {
-                    let old = present.insert(value);
-                    grown += length - old.map_or(0, |old| old.len()) as isize;
-                }
-                Entry::Vacant(absent) => {
-                    // An index key is only put if the state does not have it. So the base does not have it either,
-                    // unless a sealed layer deletes it.
-                    let known = |sealed: &Sealed| sealed.changed.contains_key(absent.key());
-                    if value.is_some() && Family::List.owns(absent.key()) && !self.sealed.iter().any(known) {
-                        self.fresh.insert(absent.key().clone());
-                    }
-                    absent.insert(value);
-                    grown += length + key_cost;
+            let place = self.active.entry(key);
+            // An index key is only put if the state does not have it. So the base does not have it either, unless a
+            // sealed layer deletes it.
+            if let Entry::Vacant(absent) = &place {
+                let known = |sealed: &Sealed| sealed.changed.contains_key(absent.key());
+                if value.is_some() && Family::List.owns(absent.key()) && !self.sealed.iter().any(known) {
+                    self.fresh.insert(absent.key().clone());
                 }
             }
+            grown += put_at(place, value);
         }
         grown
     }
+}
 
-    /// Adds written entries to the cache: the next append to a session reads its last entry, and so do its readers.
-    fn cache_entries(&mut self, changes: &[Change]) {
-        let mut put = BTreeMap::new();
-        for change in changes {
-            let Change::Session(session_id, change) = change else { continue };
-            match change {
-                SessionChange::PutEntry(entry) => {
-                    put.insert((session_id, &entry.id), entry);
-                }
-                SessionChange::DeleteEntries => put.retain(|(of, _), _| *of != session_id),
-                SessionChange::PutMeta(_)
-                | SessionChange::DeleteMeta
-                | SessionChange::SetLeaf(_)
-                | SessionChange::DeleteLeaf => {}
-            }
-        }
-        for ((session_id, entry_id), entry) in put {
-            let key = entry::key(session_id, entry_id);
-            // Entries that have another home have other keys, and are cached when they are read.
-            if self.active.get(&key).is_some_and(Option::is_some) {
-                self.entry_cache.put(key, entry);
-            }
+fn key_cost(key: &[u8]) -> isize {
+    (key.len() + KEY_OVERHEAD_BYTES) as isize
+}
+
+/// Puts a value. Returns by how many bytes the layer grew.
+fn put_at(place: Entry<'_, Vec<u8>, Option<Bytes>>, value: Option<Bytes>) -> isize {
+    let length = value.as_ref().map_or(0, Bytes::len) as isize;
+    match place {
+        Entry::Occupied(mut present) => length - present.insert(value).map_or(0, |old| old.len()) as isize,
+        Entry::Vacant(absent) => {
+            let cost = key_cost(absent.key());
+            absent.insert(value);
+            length + cost
         }
     }
 }

@@ -22,6 +22,7 @@ pub mod panic_guard;
 mod positioned;
 mod recent;
 mod reclaim;
+mod spine;
 mod undo;
 mod view;
 

@@ -17,7 +17,9 @@ use std::sync::{PoisonError, RwLock, RwLockReadGuard};
 use bytes::Bytes;
 
 use super::KEY_OVERHEAD_BYTES;
+use super::spine::Spine;
 use crate::machine::change::{AnswerChange, Change, FeedChange, RecordChange, SessionChange, WorkChange};
+use crate::machine::entry::{Entry, Place};
 use crate::machine::event::EventKind;
 use crate::machine::feed_record::{FeedEdge, Record};
 use crate::machine::ids::{EntryId, FeedPlace, RequestId, SessionId};
@@ -27,6 +29,7 @@ use crate::machine::session::SessionMeta;
 use crate::machine::view::View;
 use crate::storage::state::encoded::Values;
 use crate::storage::state::kv::{Changed, Kv};
+use crate::storage::state::seeded_hash::Seed;
 use crate::storage::state::write::delete_range;
 use crate::storage::state::{
     Encoded, Records, answer, beside, checkpoint, clock, cursor, entry, feed_edge, feed_record, leaf, list, meta, seq,
@@ -47,8 +50,8 @@ const KEPT_META_BYTES_MAX: usize = 1024;
 /// The newest commits over the layers of keys.
 #[derive(Default)]
 pub struct Recent {
-    heads: HashMap<SessionId, Head>,
-    answers: HashMap<RequestId, Bytes>,
+    heads: HashMap<SessionId, Head, Seed>,
+    answers: HashMap<RequestId, Bytes, Seed>,
     /// Oldest first.
     feed: Vec<(FeedPlace, Bytes)>,
     feed_edge: Option<FeedEdge>,
@@ -66,6 +69,8 @@ pub struct Head {
     leaf: Option<EntryId>,
     seq: Option<u64>,
     home: Option<Home>,
+    /// The next append is mostly below the entry that was written last.
+    spine: Spine,
     /// The encoded size of the record.
     meta_bytes: usize,
     /// Its size is part of `Recent::bytes`.
@@ -183,9 +188,16 @@ impl Recent {
         Ok(Some(prepared))
     }
 
-    /// Takes plain changes. Returns the keys that go to the layer at once.
-    pub fn take(&mut self, prepared: Prepared, changes: &Encoded<'_>, checkpoint: Bytes) -> Changed {
-        let Prepared { heads, feed_edge, mut keys } = prepared;
+    /// Takes plain changes. Returns the keys that go to the layer at once. Calls `put_entry` with each entry, its key
+    /// and its value.
+    pub fn take(
+        &mut self,
+        prepared: Prepared,
+        changes: &Encoded<'_>,
+        checkpoint: Bytes,
+        mut put_entry: impl FnMut(Vec<u8>, Bytes, &Entry),
+    ) -> Changed {
+        let Prepared { heads, feed_edge, keys } = prepared;
         for (session_id, mut head) in heads {
             // Also if nothing of it changes: a raw entry is written to a session whose record stays as it is.
             head.count(&mut self.bytes);
@@ -195,8 +207,18 @@ impl Recent {
         for (change, values) in changes.iter() {
             match change {
                 Change::Session(session_id, change) => {
-                    if let Some(entry) = self.take_session(session_id, change, values) {
-                        keys.insert(entry, Some(values.one()));
+                    if let SessionChange::PutEntry(entry) = change {
+                        let head = self.heads.get_mut(session_id);
+                        put_entry(
+                            entry::key_in(session_id, head.as_ref().and_then(|head| head.home), &entry.id),
+                            values.one(),
+                            entry,
+                        );
+                        if let Some(head) = head {
+                            head.spine.put(entry);
+                        }
+                    } else {
+                        self.take_session(session_id, change, values);
                     }
                 }
                 Change::Feed(FeedChange::SetSeq(session_id, seq)) => {
@@ -233,9 +255,8 @@ impl Recent {
         keys
     }
 
-    /// Returns the key of an entry that was put.
-    fn take_session(&mut self, session_id: &SessionId, change: &SessionChange, values: Values<'_>) -> Option<Vec<u8>> {
-        let head = self.heads.get_mut(session_id)?;
+    fn take_session(&mut self, session_id: &SessionId, change: &SessionChange, values: Values<'_>) {
+        let Some(head) = self.heads.get_mut(session_id) else { return };
         match change {
             SessionChange::PutMeta(meta) => {
                 let stale = &mut self.lists.get_mut().unwrap_or_else(PoisonError::into_inner).stale;
@@ -253,12 +274,11 @@ impl Recent {
                 head.pending(&mut self.bytes).leaf = true;
                 head.leaf = Some(leaf.clone());
             }
-            SessionChange::PutEntry(entry) => {
-                return Some(entry::key_in(session_id, head.home, &entry.id));
-            }
-            SessionChange::DeleteMeta | SessionChange::DeleteEntries | SessionChange::DeleteLeaf => {}
+            SessionChange::PutEntry(_)
+            | SessionChange::DeleteMeta
+            | SessionChange::DeleteEntries
+            | SessionChange::DeleteLeaf => {}
         }
-        None
     }
 
     /// Makes the keys of everything that has none yet. The unchanged heads of sessions in use stay.
@@ -353,7 +373,7 @@ impl Recent {
 }
 
 impl Lists {
-    fn refresh(&mut self, heads: &HashMap<SessionId, Head>) {
+    fn refresh(&mut self, heads: &HashMap<SessionId, Head, Seed>) {
         for session_id in self.stale.drain() {
             let Some(Head { meta: Some(meta), changed: Some(pending), .. }) = heads.get(&session_id) else { continue };
             let indexed = pending.indexed.as_ref();
@@ -378,6 +398,7 @@ impl Head {
             leaf: records.leaf(session_id)?,
             seq: (seq > 0).then_some(seq),
             home: records.home(session_id)?,
+            spine: Spine::default(),
             counted: false,
             changed: None,
         })
@@ -416,6 +437,11 @@ impl Head {
 
     pub fn home(&self) -> Option<Home> {
         self.home
+    }
+
+    /// The place of an entry, if it is one of those that the next append asks for.
+    pub fn place(&self, entry_id: &EntryId) -> Option<&Place> {
+        self.spine.place(entry_id)
     }
 }
 

@@ -3,7 +3,7 @@
 
 use super::recent::{Recent, read_record};
 use crate::machine::Answer;
-use crate::machine::entry::Entry;
+use crate::machine::entry::{Entry, Place};
 use crate::machine::feed_record::{FeedEdge, Record};
 use crate::machine::ids::{EntryId, FeedPlace, RequestId, SessionId};
 use crate::machine::refusal::{Fault, Refusal};
@@ -56,6 +56,13 @@ impl View for StateView<'_> {
 
     fn entry(&self, session_id: &SessionId, entry_id: &EntryId) -> Result<Option<Entry>, Fault> {
         self.entries_of(session_id).entry(session_id, entry_id)
+    }
+
+    fn place(&self, session_id: &SessionId, entry_id: &EntryId) -> Result<Option<Option<Place>>, Fault> {
+        match self.recent.head(session_id).and_then(|head| head.place(entry_id)) {
+            Some(place) => Ok(Some(Some(place.clone()))),
+            None => self.entries_of(session_id).place(session_id, entry_id),
+        }
     }
 
     fn entries(&self, session_id: &SessionId) -> Result<Vec<Entry>, Fault> {

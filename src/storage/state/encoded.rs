@@ -11,8 +11,9 @@ use super::{answer, beside, cursor, entry, feed_record, home, leftover, meta, pe
 use crate::machine::change::{AnswerChange, Change, FeedChange, RecordChange, SessionChange, WorkChange};
 use crate::machine::ids::{EntryId, SessionId};
 
-/// What the changes of a common command take beside the bodies of its entries.
-const BESIDE_BODIES_BYTES: usize = 1024;
+/// What the changes of a common command take beside the bodies of its entries. The store keeps the whole buffer as long
+/// as one of its values.
+const BESIDE_BODIES_BYTES: usize = 768;
 
 /// Changes and the values they write.
 pub struct Encoded<'a> {

@@ -1,17 +1,16 @@
-//! Owns: a cache of decoded entries that were read or written recently. One page of a transcript takes a hundred
-//! lookups and a hundred decoded records, and live transcripts are read often.
+//! Owns: a cache of decoded entries that were read recently. One page of a transcript takes a hundred lookups and a
+//! hundred decoded records, and live transcripts are read often. Entries that are only written are not cached: an append
+//! reads no entry.
 //!
-//! The lock of the store keeps it correct: readers add entries under the shared lock, commits remove and add them under
-//! the exclusive lock. So no reader can add an entry that a commit has replaced. The cache is bounded in bytes; entries
-//! that were not read recently are evicted first.
+//! The lock of the store keeps it correct: readers add entries under the shared lock, commits replace and remove them
+//! under the exclusive lock. So no reader can add an entry that a commit has replaced. The cache is bounded in bytes;
+//! entries that were not read recently are evicted first.
 
 use std::collections::HashMap;
-use std::collections::hash_map::RandomState;
-use std::hash::{BuildHasher, Hasher};
+use std::hash::BuildHasher;
 use std::sync::{Mutex, PoisonError};
 
-use xxhash_rust::xxh3::xxh3_64_with_seed;
-
+use super::seeded_hash::Seed;
 use crate::machine::entry::Entry;
 
 /// Enough that readers on different cores rarely wait for the same shard.
@@ -30,35 +29,6 @@ pub struct EntryCache {
     half_bytes: usize,
 }
 
-/// A fast hash: keys are long, and a page looks up a hundred of them. The random seed prevents chosen ids from filling
-/// one bucket.
-#[derive(Debug, Clone, Copy)]
-struct Seed(u64);
-
-struct KeyHasher(u64);
-
-impl BuildHasher for Seed {
-    type Hasher = KeyHasher;
-
-    fn build_hasher(&self) -> KeyHasher {
-        KeyHasher(self.0)
-    }
-}
-
-impl Hasher for KeyHasher {
-    fn write(&mut self, bytes: &[u8]) {
-        self.0 = xxh3_64_with_seed(bytes, self.0);
-    }
-
-    fn write_usize(&mut self, _length: usize) {
-        // The hash of the bytes depends on their length already.
-    }
-
-    fn finish(&self) -> u64 {
-        self.0
-    }
-}
-
 /// Two halves. An entry of the old half that is read moves to the young half. When the young half is full it replaces
 /// the old one.
 struct Shard {
@@ -69,7 +39,7 @@ struct Shard {
 
 impl EntryCache {
     pub fn new(bytes_max: usize) -> EntryCache {
-        let seed = Seed(RandomState::new().hash_one(0));
+        let seed = Seed::default();
         let empty = || HashMap::with_hasher(seed);
         let shard = |_| Mutex::new(Shard { young: empty(), young_bytes: 0, old: empty() });
         EntryCache { shards: std::array::from_fn(shard), seed, half_bytes: bytes_max / SHARDS / 2 }
@@ -92,14 +62,22 @@ impl EntryCache {
         }
     }
 
+    /// Replaces an entry that is cached: a message that grows is read with every update. Needs exclusive access: only a
+    /// commit replaces.
+    pub fn replace(&mut self, key: &[u8], entry: &Entry) {
+        let (at, half_bytes) = (self.place(key), self.half_bytes);
+        let shard = self.shards[at].get_mut().unwrap_or_else(PoisonError::into_inner);
+        if let Some((key, _)) = shard.remove(key)
+            && weight(entry) <= ENTRY_BYTES_MAX
+        {
+            shard.add(key, entry.clone(), half_bytes);
+        }
+    }
+
     /// Needs exclusive access: only a commit removes.
     pub fn remove(&mut self, key: &[u8]) {
         let at = self.place(key);
-        let shard = self.shards[at].get_mut().unwrap_or_else(PoisonError::into_inner);
-        shard.old.remove(key);
-        if let Some(entry) = shard.young.remove(key) {
-            shard.young_bytes -= weight(&entry);
-        }
+        self.shards[at].get_mut().unwrap_or_else(PoisonError::into_inner).remove(key);
     }
 
     fn place(&self, key: &[u8]) -> usize {
@@ -112,6 +90,13 @@ impl EntryCache {
 }
 
 impl Shard {
+    fn remove(&mut self, key: &[u8]) -> Option<(Vec<u8>, Entry)> {
+        // Two readers that missed it together may have put it into both halves.
+        let old = self.old.remove_entry(key);
+        let young = self.young.remove_entry(key).inspect(|(_, entry)| self.young_bytes -= weight(entry));
+        young.or(old)
+    }
+
     fn add(&mut self, key: Vec<u8>, entry: Entry, half_bytes: usize) {
         self.young_bytes += weight(&entry);
         if let Some(replaced) = self.young.insert(key, entry) {
@@ -166,6 +151,19 @@ mod tests {
         cache.remove(b"never kept");
         assert_eq!(cache.get(b"a"), None);
         assert_eq!(bytes(&cache), 0);
+    }
+
+    #[test]
+    fn only_what_is_cached_is_replaced() {
+        let mut cache = EntryCache::new(1 << 20);
+        cache.replace(b"a", &entry("a", 10));
+        assert_eq!(cache.get(b"a"), None, "nobody has read it");
+        cache.put(b"a".to_vec(), &entry("a", 10));
+        cache.replace(b"a", &entry("a", 30));
+        assert_eq!(cache.get(b"a"), Some(entry("a", 30)));
+        assert_eq!(bytes(&cache), weight(&entry("a", 30)));
+        cache.replace(b"a", &entry("a", ENTRY_BYTES_MAX));
+        assert_eq!((cache.get(b"a"), bytes(&cache)), (None, 0), "too large");
     }
 
     #[test]

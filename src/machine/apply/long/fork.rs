@@ -14,7 +14,7 @@ use crate::machine::event::Happened;
 use crate::machine::ids::{EntryId, SessionId};
 use crate::machine::json::Json;
 use crate::machine::long::{PendingFork, Steps};
-use crate::machine::path::{self, Chain};
+use crate::machine::path::{self, Chain, Parent};
 use crate::machine::refusal::{Failure, Fault, Refusal};
 use crate::machine::session::SessionMeta;
 use crate::machine::stamp::Stamp;
@@ -70,7 +70,7 @@ pub fn go_on(
         Some(last) => view.entry(fork, &pending.copy_id(last))?,
         None => None,
     };
-    let mut chain = Chain::under(view, fork, last);
+    let mut chain = Chain::under(view, fork, last.map(Parent::from));
     let mut bytes = 0;
     while pending.copied < upto && bytes < BYTES_MAX {
         let count = SLICE.min(upto - pending.copied);
