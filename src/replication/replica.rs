@@ -151,7 +151,8 @@ impl RaftSettings {
             own_threads: true,
             apply_delay: Arc::new(|| Duration::ZERO),
             log: Limits::default(),
-            snapshot_every: 100_000,
+            // A state that is lost is rebuilt by replaying at most so many small entries, which takes seconds.
+            snapshot_every: 500_000,
             log_bytes_max: 256 << 20,
             keep_entries: 50_000,
             // A lost leader is replaced within 0.4 s, and a follower may miss five heartbeats before an election.

@@ -262,10 +262,10 @@ impl Writer {
             self.buffer.resize((zeros_end - offset) as usize, 0);
         }
         let began = Instant::now();
-        let doing = || disk_error(format!("writing {}", path.display()));
-        file.write_at(&self.buffer, offset).map_err(doing())?;
+        let failed = |error| disk_error(format!("writing {}", path.display()))(error);
+        file.write_at(&self.buffer, offset).map_err(failed)?;
         // After a failed sync the content of the disk is unknown, whatever the reason.
-        file.sync_data().map_err(io::Error::other).map_err(doing())?;
+        file.sync_data().map_err(io::Error::other).map_err(failed)?;
         self.zeros_end = zeros_end;
         let took = self.delay + began.elapsed();
         self.shared.took(took);

@@ -36,23 +36,23 @@ pub(super) fn index_of(name: &str) -> Option<u64> {
 
 /// Reads head and foot. That shows whether the file is complete, but not whether its pairs are intact.
 pub(super) fn inspect(disk: &dyn Disk, path: &Path, index: u64) -> Result<Sealed, SnapshotError> {
-    let doing = || disk_error(format!("reading {}", path.display()));
+    let failed = |error| disk_error(format!("reading {}", path.display()))(error);
     let damaged = |why: Damage| SnapshotError::Damaged { file: path.to_owned(), why };
-    let mut file = disk.read(path).map_err(doing())?;
-    let bytes = file.len().map_err(doing())?;
+    let mut file = disk.read(path).map_err(failed)?;
+    let bytes = file.len().map_err(failed)?;
     if bytes < HEAD_BYTES + FOOT_BYTES {
         return Err(damaged(Damage::CutShort));
     }
     let mut head = [0; HEAD_BYTES as usize];
-    file.read_exact(&mut head).map_err(doing())?;
+    file.read_exact(&mut head).map_err(failed)?;
     let checkpoint_bytes = check_head(&head).map_err(damaged)?;
     if HEAD_BYTES + u64::from(checkpoint_bytes) + FOOT_BYTES > bytes {
         return Err(damaged(Damage::CutShort));
     }
     let mut checkpoint = vec![0; checkpoint_bytes as usize];
-    file.read_exact(&mut checkpoint).map_err(doing())?;
+    file.read_exact(&mut checkpoint).map_err(failed)?;
     let mut foot = [0; FOOT_BYTES as usize];
-    file.seek(SeekFrom::End(-(FOOT_BYTES as i64))).and_then(|_| file.read_exact(&mut foot)).map_err(doing())?;
+    file.seek(SeekFrom::End(-(FOOT_BYTES as i64))).and_then(|_| file.read_exact(&mut foot)).map_err(failed)?;
     let whole = foot[..4] == END.to_le_bytes() && foot[12..20] == bytes.to_le_bytes();
     if !whole {
         return Err(damaged(Damage::CutShort));

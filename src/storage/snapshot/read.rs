@@ -32,13 +32,13 @@ pub struct PairReader<R> {
 
 impl PairReader<BufReader<Box<dyn DiskFile>>> {
     pub(super) fn open(disk: &dyn Disk, sealed: &Sealed) -> Result<Self, SnapshotError> {
-        let doing = || disk_error(format!("reading {}", sealed.path.display()));
-        let file = BufReader::with_capacity(BUFFER_BYTES, disk.read(&sealed.path).map_err(doing())?);
+        let failed = |error| disk_error(format!("reading {}", sealed.path.display()))(error);
+        let file = BufReader::with_capacity(BUFFER_BYTES, disk.read(&sealed.path).map_err(failed)?);
         let mut reader = PairReader::new(file, sealed.path.clone(), sealed.bytes);
         reader.announced = Some(sealed.checksum);
         let before = HEAD_BYTES + sealed.checkpoint.len() as u64;
         let mut head = vec![0; before as usize];
-        reader.fill(&mut head).map_err(doing())?;
+        reader.fill(&mut head).map_err(failed)?;
         reader.left = (sealed.bytes + 4).saturating_sub(before + FOOT_BYTES);
         Ok(reader)
     }

@@ -24,34 +24,35 @@ pub(super) fn write(
     pairs: Pairs<'_>,
     check_open: impl Fn() -> Result<(), SnapshotError>,
 ) -> Result<Sealed, SnapshotError> {
-    let doing = || disk_error(format!("writing {}", path.display()));
-    let file = disk.create(path).map_err(doing())?;
+    // The text is made for an error only: this is called several times for each pair.
+    let failed = |error| disk_error(format!("writing {}", path.display()))(error);
+    let file = disk.create(path).map_err(failed)?;
     let mut out = Hashing { file: BufWriter::with_capacity(BUFFER_BYTES, file), hash: Xxh3::new(), bytes: 0 };
-    out.put(MAGIC).map_err(doing())?;
-    out.put(&VERSION.to_le_bytes()).map_err(doing())?;
-    out.put(&(checkpoint.len() as u32).to_le_bytes()).map_err(doing())?;
-    out.put(&checkpoint).map_err(doing())?;
+    out.put(MAGIC).map_err(failed)?;
+    out.put(&VERSION.to_le_bytes()).map_err(failed)?;
+    out.put(&(checkpoint.len() as u32).to_le_bytes()).map_err(failed)?;
+    out.put(&checkpoint).map_err(failed)?;
     let (mut count, mut synced) = (0u64, 0);
     for pair in pairs {
         let (key, value) = pair.map_err(SnapshotError::State)?;
         check_open()?;
-        out.put(&(key.len() as u32).to_le_bytes()).map_err(doing())?;
-        out.put(&(value.len() as u32).to_le_bytes()).map_err(doing())?;
-        out.put(&key).map_err(doing())?;
-        out.put(&value).map_err(doing())?;
+        out.put(&(key.len() as u32).to_le_bytes()).map_err(failed)?;
+        out.put(&(value.len() as u32).to_le_bytes()).map_err(failed)?;
+        out.put(&key).map_err(failed)?;
+        out.put(&value).map_err(failed)?;
         count += 1;
         if out.bytes - synced >= SYNC_BYTES {
-            out.sync().map_err(doing())?;
+            out.sync().map_err(failed)?;
             synced = out.bytes;
         }
     }
-    out.put(&END.to_le_bytes()).map_err(doing())?;
-    out.put(&count.to_le_bytes()).map_err(doing())?;
+    out.put(&END.to_le_bytes()).map_err(failed)?;
+    out.put(&count.to_le_bytes()).map_err(failed)?;
     let bytes = out.bytes + 8 + 16;
-    out.put(&bytes.to_le_bytes()).map_err(doing())?;
+    out.put(&bytes.to_le_bytes()).map_err(failed)?;
     let checksum = out.hash.digest128();
-    out.put(&checksum.to_le_bytes()).map_err(doing())?;
-    out.sync().map_err(doing())?;
+    out.put(&checksum.to_le_bytes()).map_err(failed)?;
+    out.sync().map_err(failed)?;
     Ok(Sealed { path: path.to_owned(), index, checkpoint, bytes, checksum })
 }
 
