@@ -18,6 +18,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 use tonic::{Status, Streaming};
 
 use super::entry_traces;
+use super::held_answers::{HeldAnswers, Unhurried};
 use super::network::Connection;
 use super::peer_service::PeerService;
 use super::pieces::{self, Pieces};
@@ -194,12 +195,15 @@ pub fn receive(
     let refusal = refused.clone();
     let requests = pieces::assembled(stream::once(async { Ok(first) }).chain(rest));
     let this = raft.clone();
+    let unhurried = Unhurried::default();
+    let passed_on = unhurried.clone();
     let decode = move |mut request: AppendRequest| {
         let traces = std::mem::take(&mut request.traces);
         let mut request = decode(request)?;
         if let Some(tracer) = &tracer {
             lock(&begun).push_back(entry_traces::received(tracer, traces, &mut request));
         }
+        passed_on.begun(request.entries.is_empty());
         Ok(request)
     };
     let decoded = requests.map(move |request| request.and_then(&decode)).scan((), move |(), request| {
@@ -220,6 +224,7 @@ pub fn receive(
             Err(fatal) => Err(Status::unavailable(format!("this node has stopped: {fatal}"))),
         }
     });
+    let answers = HeldAnswers::new(Box::pin(answers), unhurried);
     let at_the_end = stream::once(async move { lock(&refused).take().map(Err) }).filter_map(async |refusal| refusal);
     answers.chain(at_the_end).take_until(closing.cancelled_owned()).boxed()
 }

@@ -22,6 +22,7 @@ pub mod self_report;
 pub mod wire;
 mod pieces;
 mod entry_traces;
+mod held_answers;
 mod append_stream;
 pub mod network;
 pub mod sender;
