@@ -25,8 +25,11 @@ use self::intake::{Arriving, Intake, Metered};
 use self::reader::Reader;
 use self::writer::Writer;
 
-/// Small, because every idle connection has these buffers.
-const SOCKET_BUFFER_BYTES: usize = 16 << 10;
+/// Small, because every idle connection has it.
+const WRITE_BUFFER_BYTES: usize = 16 << 10;
+/// The WebSocket library fills this with zeros before each read, so a larger one costs every small message more than it
+/// saves large ones.
+const READ_BUFFER_BYTES: usize = 4 << 10;
 /// How long a close frame may take to be written, and then to be acknowledged.
 const CLOSE_MAX: Duration = Duration::from_secs(1);
 
@@ -107,9 +110,8 @@ pub async fn refuse<S>(connection: S, message: Text, CloseReason { code, reason 
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
-    let config = WebSocketConfig::default()
-        .max_message_size(Some(SOCKET_BUFFER_BYTES))
-        .max_frame_size(Some(SOCKET_BUFFER_BYTES));
+    let config =
+        WebSocketConfig::default().max_message_size(Some(WRITE_BUFFER_BYTES)).max_frame_size(Some(WRITE_BUFFER_BYTES));
     let mut socket = WebSocketStream::from_raw_socket(connection, Role::Server, Some(config)).await;
     let refused = async {
         socket.send(Message::Text(message)).await?;
@@ -132,8 +134,8 @@ where
     S: AsyncRead + AsyncWrite + Unpin,
 {
     let config = WebSocketConfig::default()
-        .read_buffer_size(SOCKET_BUFFER_BYTES)
-        .write_buffer_size(SOCKET_BUFFER_BYTES)
+        .read_buffer_size(READ_BUFFER_BYTES)
+        .write_buffer_size(WRITE_BUFFER_BYTES)
         .max_message_size(Some(message_bytes_max))
         .max_frame_size(Some(message_bytes_max));
     let (metered, arriving) = intake.meter(connection);

@@ -216,15 +216,16 @@ impl Outbox {
     }
 
     async fn below(&self, bytes_max: impl Fn() -> usize) {
-        loop {
+        let has_room = || {
+            let state = locked(&self.state);
+            state.close.is_some() || state.bytes <= bytes_max()
+        };
+        while !has_room() {
             let emptied = self.emptied.notified();
             tokio::pin!(emptied);
             emptied.as_mut().enable();
-            {
-                let state = locked(&self.state);
-                if state.close.is_some() || state.bytes <= bytes_max() {
-                    return;
-                }
+            if has_room() {
+                return;
             }
             emptied.await;
         }

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use futures::StreamExt;
 use futures::stream::SplitStream;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at, timeout};
 use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::error::CapacityError;
 use tokio_tungstenite::tungstenite::{Error as WsError, Message};
@@ -34,6 +34,9 @@ pub struct Reader<S> {
     stream: SplitStream<WebSocketStream<Metered<S>>>,
     arriving: Arc<Arriving>,
     limits: SocketLimits,
+    /// When to look at an incomplete message. One timer for all messages: registering one for each costs more than
+    /// parsing the message.
+    check: Interval,
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Reader<S> {
@@ -42,7 +45,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Reader<S> {
         arriving: Arc<Arriving>,
         limits: SocketLimits,
     ) -> Reader<S> {
-        Reader { stream, arriving, limits }
+        let period = (limits.ping_after * 3).min(CHECK_EVERY);
+        let mut check = interval_at(Instant::now() + period, period);
+        check.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        Reader { stream, arriving, limits, check }
     }
 
     /// Passes each message to `act` until the client leaves or `act` refuses one. Returns the reason for the close frame.
@@ -86,18 +92,17 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Reader<S> {
         let started = Instant::now();
         let mut quiet_since = started;
         loop {
-            match timeout(quiet_max.min(CHECK_EVERY), self.stream.next()).await {
-                Ok(Some(Ok(message))) => return Ok(Some(message)),
-                Ok(Some(Err(error))) => return Err(close_reason(error)),
-                Ok(None) => return Ok(None),
-                Err(_) if self.arriving.progressed() => quiet_since = Instant::now(),
-                Err(_) if quiet_since.elapsed() >= quiet_max => {
-                    return Err(CloseReason::new(1001, format!("no sign of life for {quiet_max:?}")));
-                }
-                Err(_) if started.elapsed() > self.limits.message_read_max => {
-                    return Err(CloseReason::new(1008, "one message took too long to arrive"));
-                }
-                Err(_) => {}
+            tokio::select! {
+                biased;
+                message = self.stream.next() => return message.transpose().map_err(close_reason),
+                _ = self.check.tick() => {}
+            }
+            if self.arriving.progressed() {
+                quiet_since = Instant::now();
+            } else if quiet_since.elapsed() >= quiet_max {
+                return Err(CloseReason::new(1001, format!("no sign of life for {quiet_max:?}")));
+            } else if started.elapsed() > self.limits.message_read_max {
+                return Err(CloseReason::new(1008, "one message took too long to arrive"));
             }
             match self.arriving.stuck(self.limits.room_wait_max) {
                 Some(Stuck::TooSlow) => return Err(CloseReason::new(1008, "a large message arrives too slowly")),

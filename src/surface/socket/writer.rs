@@ -2,12 +2,13 @@
 //! one, and the close frame.
 //! Never: what is queued.
 
+use std::pin::pin;
 use std::time::Duration;
 
 use futures::SinkExt;
 use futures::stream::SplitSink;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::time::{Instant, sleep_until, timeout};
 use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::protocol::CloseFrame;
 use tokio_tungstenite::tungstenite::{Error as WsError, Message};
@@ -39,19 +40,23 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Writer<S> {
     /// everything once it has the given event.
     pub async fn run(mut self, outbox: &Outbox, probe: &Probe, complete: impl Fn(Sent) -> Option<Position>) {
         let ping = || probe.ping(probe.written().and_then(&complete));
-        // Whatever is written: a client that only listens says nothing but pongs.
-        let mut ping_at = Instant::now() + self.limits.ping_after;
+        // One timer for all messages: registering one for each costs as much as writing a short message.
+        let mut ping_timer = pin!(sleep_until(Instant::now() + self.limits.ping_after));
         loop {
-            if ping_at <= Instant::now() {
-                ping_at = Instant::now() + self.limits.ping_after;
-                if self.write(outbox, ping(), true).await.is_err() && !outbox.cut_token().is_cancelled() {
-                    return;
+            let next = tokio::select! {
+                biased;
+                // First, whatever is written: a client that only listens says nothing but pongs.
+                () = &mut ping_timer => None,
+                next = outbox.next() => Some(next),
+            };
+            match next {
+                None => {
+                    ping_timer.as_mut().reset(Instant::now() + self.limits.ping_after);
+                    if self.write(outbox, ping(), true).await.is_err() && !outbox.cut_token().is_cancelled() {
+                        return;
+                    }
                 }
-            }
-            match timeout_at(ping_at, outbox.next()).await {
-                // It is time for a ping.
-                Err(_) => {}
-                Ok(Next::Write(text, class)) => {
+                Some(Next::Write(text, class)) => {
                     let flush = outbox.is_empty();
                     if self.write(outbox, Message::Text(text.clone()), flush).await.is_err() {
                         if class == Class::Result {
@@ -67,7 +72,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Writer<S> {
                         return;
                     }
                 }
-                Ok(Next::Close(reason)) => {
+                Some(Next::Close(reason)) => {
                     let _ = timeout(CLOSE_MAX, self.close(reason)).await;
                     return;
                 }
@@ -81,6 +86,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Writer<S> {
         let sink = &mut self.sink;
         let write = async { if flush { sink.send(message).await } else { sink.feed(message).await } };
         tokio::select! {
+            // Mostly the message is written at once.
+            biased;
             written = timeout(stall_max, write) => match written {
                 Ok(written) => written.map_err(|_| Lost),
                 Err(_) => {
