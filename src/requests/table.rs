@@ -1,5 +1,6 @@
 //! Owns: rows of the table of functions, lookup by id, and the old names of version 0.1.2.
 
+use std::collections::HashMap;
 use std::sync::LazyLock;
 
 use schemars::JsonSchema;
@@ -32,17 +33,18 @@ pub fn served() -> impl Iterator<Item = &'static Function> {
 
 /// The function with this id. With `legacy_names`, the snake_case ids of version 0.1.2 are found too.
 pub fn find(id: &str, legacy_names: bool) -> Option<&'static Function> {
-    served().find(|function| function.id == id || (legacy_names && is_legacy_name(function.id, id)))
+    // Every call asks for its function, some twice.
+    static BY_ID: LazyLock<HashMap<&str, &Function>> =
+        LazyLock::new(|| served().map(|function| (function.id, function)).collect());
+    static BY_LEGACY_NAME: LazyLock<HashMap<String, &Function>> =
+        LazyLock::new(|| served().filter_map(|function| Some((legacy_name(function.id)?, function))).collect());
+    let found = BY_ID.get(id).copied();
+    found.or_else(|| BY_LEGACY_NAME.get(id).copied().filter(|_| legacy_names))
 }
 
 /// The id in version 0.1.2, if it differs.
 pub fn legacy_name(id: &str) -> Option<String> {
     id.contains('-').then(|| id.replace('-', "_"))
-}
-
-fn is_legacy_name(id: &str, asked: &str) -> bool {
-    let legacy = id.bytes().map(|byte| if byte == b'-' { b'_' } else { byte });
-    id.len() == asked.len() && legacy.eq(asked.bytes())
 }
 
 pub(super) const fn mutation<M: Mutation>() -> Function {
