@@ -442,6 +442,19 @@ impl Feed {
         Some(Released { stands: stands?, seen: seen.collect() })
     }
 
+    /// Moves what is queued to the ring if nobody is subscribed: that is less work than waking the dispatcher. False if
+    /// somebody is, or may be.
+    fn keep_for_later(&self) -> bool {
+        let mut state = match self.state.try_lock() {
+            Ok(state) if state.bindings.is_empty() => state,
+            Ok(_) | Err(_) => return false,
+        };
+        while let Some(committed) = locked(&self.queue).pop() {
+            self.dispatch_one(&mut state, committed);
+        }
+        true
+    }
+
     /// Dispatches up to `most` events. True when more are queued.
     fn drain(&self, most: usize) -> bool {
         let mut state = locked(&self.state);
@@ -516,7 +529,7 @@ impl EventSink for Feed {
         };
         if behind {
             self.drain(usize::MAX);
-        } else {
+        } else if !self.keep_for_later() {
             self.published.notify_one();
         }
     }
