@@ -156,7 +156,8 @@ pub async fn run(args: BenchArgs) -> Result<bool, BenchError> {
 }
 
 async fn measure(measurement: &UnderLoad, load: LoadArgs) -> Result<Report, BenchError> {
-    let mut systems = Systems::start(load.clone()).await?;
+    let settings = if matches!(measurement, UnderLoad::Neighbours(_)) { neighbours::SETTINGS } else { "" };
+    let mut systems = Systems::start(load.clone(), settings).await?;
     let report = match measurement {
         UnderLoad::Append(args) => append::run(args, &systems).await,
         UnderLoad::Messages(args) => messages::run(args, &systems).await,

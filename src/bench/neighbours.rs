@@ -37,6 +37,8 @@ const SETTLE: Duration = Duration::from_secs(5);
 const FREEING: Duration = Duration::from_secs(20);
 /// How often each kind of list is asked for.
 const LISTS: usize = 20;
+/// A fork of a million entries takes longer than a call may by default.
+pub const SETTINGS: &str = "call_timeout_ms: 600000\n";
 const ALONE: &str = "alone";
 const MIB: f64 = (1 << 20) as f64;
 

@@ -53,8 +53,9 @@ impl Nodes {
         Ok(Nodes { targets, processes: Processes::default(), peers, data_dirs, children, _data: None })
     }
 
-    /// A new cluster of this program, with its data in a temporary directory below `parent`.
-    pub async fn start(count: u16, parent: &Path, wire: Wire) -> Result<Nodes, BenchError> {
+    /// A new cluster of this program, with its data in a temporary directory below `parent`, and with these settings beside
+    /// the defaults.
+    pub async fn start(count: u16, parent: &Path, wire: Wire, settings: &str) -> Result<Nodes, BenchError> {
         progress(&format!("starting {count} nodes"));
         let data = tempfile::Builder::new().prefix("session-manager-bench-").tempdir_in(parent);
         let data = data.map_err(|why| BenchError::Directory { dir: parent.to_owned(), why })?;
@@ -63,6 +64,13 @@ impl Nodes {
             Wire::Plain => None,
             Wire::Tls => Some(Security::prepare(data.path(), &mut plan)?),
         };
+        if !settings.is_empty() {
+            let file = data.path().join("settings.yaml");
+            std::fs::write(&file, settings).map_err(|why| BenchError::Output { file: file.clone(), why })?;
+            for seat in &mut plan.seats {
+                seat.arguments.extend(["--config".to_owned(), file.display().to_string()]);
+            }
+        }
         let mut children = plan.seats.iter().map(Child::start).collect::<Result<Vec<_>, _>>()?;
         form(&plan, security.as_ref().map(|security| &security.operator), &mut children).await?;
         let processes = Processes::new(children.iter().map(Child::pid).collect());
