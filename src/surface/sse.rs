@@ -205,10 +205,10 @@ mod tests {
 
     use super::*;
     use crate::access::{Credentials, Identity};
-    use crate::events::Committed;
     use crate::events::current::CurrentFeed;
     use crate::events::feed::{Feed, FeedSettings};
     use crate::events::filter::{Filter, Kinds};
+    use crate::events::{Committed, EventSink};
     use crate::machine::event::{Event, EventKind, Happened};
     use crate::machine::json::Object;
 
