@@ -3,7 +3,7 @@
 //! Never: arguments, exit codes, signals (`cli/serve.rs`).
 
 mod data_dir;
-mod descriptors;
+pub mod descriptors;
 mod figures;
 mod forming;
 mod operator;

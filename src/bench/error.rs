@@ -49,6 +49,8 @@ pub enum BenchError {
     MissedEvents { received: usize, expected: usize },
     #[error("{workload}: no operation succeeded: {first_error}")]
     NothingMeasured { workload: String, first_error: String },
+    #[error("{sockets} sockets need more open files than this process may have; raise the limit with ulimit -n")]
+    TooFewDescriptors { sockets: usize },
     #[error("cannot start a thread for a client: {0}")]
     Runtime(std::io::Error),
     #[error("a client stopped before the end of the measurement")]

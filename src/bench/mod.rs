@@ -1,9 +1,9 @@
 //! `session-manager bench`: measurements compared with goals, taken through the public ports of the nodes.
 //!
 //! Owns: one file per measurement (`append`, `messages`, `streaming`, `events`, `cost`, `growth`, `neighbours`,
-//! `greedy`, `overload`) and what they share: clients (`bus_client`, `http_client`), the measured systems (`nodes`,
-//! `target`, `etcd`, `peers`, `postgres`, `nats`, `systems`), the measured time (`window`), resource usage (`usage`)
-//! and the result (`report`, `chart`).
+//! `greedy`, `overload`, `hostile`) and what they share: clients (`bus_client`, `http_client`), the measured systems
+//! (`nodes`, `target`, `etcd`, `peers`, `postgres`, `nats`, `systems`), the measured time (`window`, `meter`), resource
+//! usage (`usage`) and the result (`report`, `chart`).
 //! Never: access to a node that other clients do not have.
 
 mod append;
@@ -18,8 +18,11 @@ mod figures;
 mod fill;
 mod greedy;
 mod growth;
+mod hostile;
+mod hostile_clients;
 mod http_client;
 mod messages;
+mod meter;
 mod nats;
 mod neighbours;
 mod nodes;
@@ -47,6 +50,7 @@ use self::cost::CostArgs;
 use self::events::EventsArgs;
 use self::greedy::GreedyArgs;
 use self::growth::GrowthArgs;
+use self::hostile::HostileArgs;
 use self::messages::MessagesArgs;
 use self::neighbours::NeighboursArgs;
 use self::overload::OverloadArgs;
@@ -74,6 +78,7 @@ Examples:
   session-manager bench neighbours                             writers beside a client that works on a long session
   session-manager bench greedy                                 modest clients beside one that asks for much
   session-manager bench overload --seconds 60                  ten times the clients that are served well
+  session-manager bench hostile                                honest clients beside thousands of hostile connections
   session-manager bench growth --json > growth.json            page time in a small and a large store
   session-manager bench all --with-etcd --json all.json --svg all.svg
 
@@ -106,6 +111,7 @@ enum UnderLoad {
     Neighbours(NeighboursArgs),
     Greedy(GreedyArgs),
     Overload(OverloadArgs),
+    Hostile(HostileArgs),
     All(AllArgs),
 }
 
@@ -128,6 +134,7 @@ impl UnderLoad {
             UnderLoad::Neighbours(args) => &args.load,
             UnderLoad::Greedy(args) => &args.load,
             UnderLoad::Overload(args) => &args.load,
+            UnderLoad::Hostile(args) => &args.load,
             UnderLoad::All(args) => &args.load,
         }
     }
@@ -149,7 +156,8 @@ pub async fn run(args: BenchArgs) -> Result<bool, BenchError> {
 }
 
 async fn measure(measurement: &UnderLoad, load: LoadArgs) -> Result<Report, BenchError> {
-    let mut systems = Systems::start(load.clone()).await?;
+    let settings = if matches!(measurement, UnderLoad::Neighbours(_)) { neighbours::SETTINGS } else { "" };
+    let mut systems = Systems::start(load.clone(), settings).await?;
     let report = match measurement {
         UnderLoad::Append(args) => append::run(args, &systems).await,
         UnderLoad::Messages(args) => messages::run(args, &systems).await,
@@ -159,6 +167,7 @@ async fn measure(measurement: &UnderLoad, load: LoadArgs) -> Result<Report, Benc
         UnderLoad::Neighbours(args) => neighbours::run(args, &systems).await,
         UnderLoad::Greedy(args) => greedy::run(args, &systems).await,
         UnderLoad::Overload(args) => overload::run(args, &systems).await,
+        UnderLoad::Hostile(args) => hostile::run(args, &systems).await,
         UnderLoad::All(_) => all(load, &mut systems).await,
     };
     let report = report.map_err(|error| systems.ours.explain(error));

@@ -1,8 +1,8 @@
 //! Owns: `bench neighbours`: the latency of steady writers while another client forks, scans, exports, lists and deletes
 //! a very long session, and what that costs in memory and elections.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use clap::Args;
@@ -15,8 +15,8 @@ use super::append::{Appends, append_when_due, make_sessions, session_names};
 use super::args::{self, LoadArgs};
 use super::bus_client::Bus;
 use super::error::BenchError;
-use super::figures::Timings;
 use super::http_client::Caller;
+use super::meter::{Meter, Part};
 use super::nodes::is_leader;
 use super::progress::progress;
 use super::report::{Figure, Goal, Ratio, Report, System};
@@ -37,6 +37,8 @@ const SETTLE: Duration = Duration::from_secs(5);
 const FREEING: Duration = Duration::from_secs(20);
 /// How often each kind of list is asked for.
 const LISTS: usize = 20;
+/// A fork of a million entries takes longer than a call may by default.
+pub const SETTINGS: &str = "call_timeout_ms: 600000\n";
 const ALONE: &str = "alone";
 const MIB: f64 = (1 << 20) as f64;
 
@@ -66,16 +68,6 @@ pub struct NeighboursArgs {
     pub load: LoadArgs,
 }
 
-/// One part of the measurement: what the writers saw while something else happened.
-struct Part {
-    name: &'static str,
-    timings: Timings,
-    gap: Duration,
-    took: Duration,
-    /// How long the neighbour waited for its answer, if it went on after it.
-    answered: Option<Duration>,
-}
-
 pub async fn run(args: &NeighboursArgs, systems: &Systems) -> Result<Report, BenchError> {
     let messages = Arc::new(Messages::new());
     let session_id = format!("long-{}", uuid::Uuid::new_v4().simple());
@@ -101,13 +93,30 @@ pub async fn run(args: &NeighboursArgs, systems: &Systems) -> Result<Report, Ben
     }
     let changes = tokio::spawn(leader_changes(systems.ours.targets[0].clone(), meter.clone()));
     let measured = parts(args, systems, &meter, &Long { session_id, last }).await;
-    meter.over.store(true, Ordering::Relaxed);
+    meter.end();
     let changes = changes.await??;
     while let Some(ended) = writers.join_next().await {
         ended??;
     }
-    let (alone, beside) = measured?;
-    Ok(report(args, systems, (peak, alone, beside), changes, &meter))
+    let measured = measured?;
+    Ok(report(args, systems, peak, measured, changes))
+}
+
+/// What was measured.
+struct Measured {
+    alone: Part,
+    beside: Vec<Beside>,
+    /// The most that one process grew by, in bytes.
+    grown: u64,
+}
+
+/// What the writers saw beside one kind of work.
+struct Beside {
+    part: Part,
+    /// How long the neighbour waited for its answer.
+    answered: Duration,
+    /// The most that one process had grown by until then, in bytes.
+    grown: u64,
 }
 
 /// The long session.
@@ -117,55 +126,60 @@ struct Long {
 }
 
 /// The writers alone, then beside each kind of work.
-async fn parts(
-    args: &NeighboursArgs,
-    systems: &Systems,
-    meter: &Meter,
-    long: &Long,
-) -> Result<(Part, Vec<Part>), BenchError> {
+async fn parts(args: &NeighboursArgs, systems: &Systems, meter: &Meter, long: &Long) -> Result<Measured, BenchError> {
     let seconds = Duration::from_secs_f64(args.load.seconds.max(1.0));
     progress("the writers alone: warming up");
     sleep(seconds).await;
     progress("the writers alone");
     let (alone, ()) = meter.part(ALONE, rest(seconds * 2)).await?;
+    let grown = AtomicU64::new(0);
     let before = systems.ours.processes.each_resident();
-    let mut beside = std::pin::pin!(beside(systems, meter, long));
+    let mut beside = std::pin::pin!(beside(systems, meter, long, &grown));
     loop {
         tokio::select! {
-            beside = &mut beside => return Ok((alone, beside?)),
+            beside = &mut beside => {
+                return Ok(Measured { alone, beside: beside?, grown: grown.load(Ordering::Relaxed) });
+            }
             () = sleep(LOOK_EVERY) => {
                 let now = systems.ours.processes.each_resident();
-                let grown = now.iter().zip(&before).map(|(now, before)| now.saturating_sub(*before)).max();
-                meter.grown.fetch_max(grown.unwrap_or(0), Ordering::Relaxed);
+                let most = now.iter().zip(&before).map(|(now, before)| now.saturating_sub(*before)).max();
+                grown.fetch_max(most.unwrap_or(0), Ordering::Relaxed);
             }
         }
     }
 }
 
 /// Everything that the neighbour does, through the leader.
-async fn beside(systems: &Systems, meter: &Meter, long: &Long) -> Result<Vec<Part>, BenchError> {
+async fn beside(systems: &Systems, meter: &Meter, long: &Long, grown: &AtomicU64) -> Result<Vec<Beside>, BenchError> {
     let mut caller = Caller::connect(&systems.ours.targets[0]).await?;
     let session_id = &long.session_id;
+    let beside = |part: Part, answered: Option<Duration>| {
+        let answered = answered.unwrap_or(part.took);
+        Beside { part, answered, grown: grown.load(Ordering::Relaxed) }
+    };
     progress("beside a fork");
     let fork = json!({ "session_id": session_id, "entry_id": long.last }).to_string();
     let (forking, forked) = meter.part("fork", caller.parsed::<Session>("session::fork", fork)).await?;
+    let forking = beside(forking, None);
 
     progress("beside a scan with a filter that matches nothing");
     let roles = json!({ "session_id": session_id, "roles": ["function_result"], "limit": PAGE });
     let (scanning, ()) = meter.part("scan", pages(&mut caller, "session::messages", roles)).await?;
+    let scanning = beside(scanning, None);
 
     progress("beside an export");
     let export = json!({ "session_id": session_id, "limit": PAGE });
     let (exporting, ()) = meter.part("export", pages(&mut caller, "session::export", export)).await?;
+    let exporting = beside(exporting, None);
 
     progress("beside raw lists of the session and lists of sessions");
     let (listing, ()) = meter.part("list", lists(&mut caller, session_id)).await?;
+    let listing = beside(listing, None);
 
     progress("beside a delete");
     let delete = json!({ "session_id": forked.session_id }).to_string();
-    let (mut deleting, answered) = meter.part("delete", delete_and_rest(&mut caller, delete)).await?;
-    deleting.answered = Some(answered);
-    Ok(vec![forking, scanning, exporting, listing, deleting])
+    let (deleting, answered) = meter.part("delete", delete_and_rest(&mut caller, delete)).await?;
+    Ok(vec![forking, scanning, exporting, listing, beside(deleting, Some(answered))])
 }
 
 /// Deletes a session, and waits while its entries are freed. Returns how long the answer took.
@@ -240,54 +254,6 @@ async fn fill(node: &Target, session_id: &str, entries: usize, messages: &Messag
     Ok(last)
 }
 
-/// What the writers saw since the last part began.
-#[derive(Default)]
-struct Meter {
-    timings: Mutex<Timings>,
-    /// The last acknowledged write of any writer, and the longest time without one.
-    acknowledged: Mutex<Option<Instant>>,
-    gap_us: AtomicU64,
-    errors: AtomicU64,
-    first_error: Mutex<Option<String>>,
-    /// The most that one process grew by, in bytes.
-    grown: AtomicU64,
-    over: AtomicBool,
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-impl Meter {
-    fn done(&self, took: Duration) {
-        lock(&self.timings).push(took);
-        let now = Instant::now();
-        if let Some(before) = lock(&self.acknowledged).replace(now) {
-            self.gap_us.fetch_max((now - before).as_micros() as u64, Ordering::Relaxed);
-        }
-    }
-
-    fn failed(&self, why: &str) {
-        self.errors.fetch_add(1, Ordering::Relaxed);
-        lock(&self.first_error).get_or_insert_with(|| why.to_owned());
-    }
-
-    /// What the writers see while `work` runs.
-    async fn part<R>(
-        &self,
-        name: &'static str,
-        work: impl Future<Output = Result<R, BenchError>>,
-    ) -> Result<(Part, R), BenchError> {
-        std::mem::take(&mut *lock(&self.timings));
-        self.gap_us.store(0, Ordering::Relaxed);
-        let begun = Instant::now();
-        let result = work.await?;
-        let timings = std::mem::take(&mut *lock(&self.timings));
-        let gap = Duration::from_micros(self.gap_us.load(Ordering::Relaxed));
-        Ok((Part { name, timings, gap, took: begun.elapsed(), answered: None }, result))
-    }
-}
-
 /// One writer: one call at a time, each as soon as it is due and the one before it is answered.
 async fn write(
     mut bus: Bus,
@@ -295,7 +261,7 @@ async fn write(
     (mut due, every): (Instant, Duration),
     meter: Arc<Meter>,
 ) -> Result<(), BenchError> {
-    while !meter.over.load(Ordering::Relaxed) {
+    while !meter.is_over() {
         let append = append_when_due(&mut bus, &mut appends, due).await?;
         match append.refusal {
             Some(why) => meter.failed(&why),
@@ -309,7 +275,7 @@ async fn write(
 /// Asks the first leader for its role until the measurement is over, and counts how often it lost or regained it.
 async fn leader_changes(leader: Target, meter: Arc<Meter>) -> Result<u64, BenchError> {
     let (mut changes, mut leads) = (0, true);
-    while !meter.over.load(Ordering::Relaxed) {
+    while !meter.is_over() {
         let now = is_leader(&leader).await?;
         changes += u64::from(now != leads);
         leads = now;
@@ -319,56 +285,25 @@ async fn leader_changes(leader: Target, meter: Arc<Meter>) -> Result<u64, BenchE
 }
 
 /// The goals are those of goals.md P8.
-fn report(
-    args: &NeighboursArgs,
-    systems: &Systems,
-    (peak, alone, beside): (Sample, Part, Vec<Part>),
-    changes: u64,
-    meter: &Meter,
-) -> Report {
+fn report(args: &NeighboursArgs, systems: &Systems, peak: Sample, measured: Measured, changes: u64) -> Report {
     let mut report = Report { systems: systems.descriptions(), ..Report::default() };
     let counts = args.entries >= 1_000_000 && args.clients == 32;
     let goal = |most: f64| if counts { Goal::AtMost(most) } else { Goal::None };
+    let mut ratio = |name: String, value: f64, goal: Goal| report.ratios.push(Ratio { name, value, goal });
     report.figures.push(Figure::of(format!("{} writers, highest rate", args.clients), System::Ours, vec![peak]));
-    let alone_p99 = alone.timings.p99().as_secs_f64().max(f64::MIN_POSITIVE);
-    let mut ratios = Vec::new();
-    for part in std::iter::once(alone).chain(beside) {
-        let p99 = part.timings.p99().as_secs_f64();
-        let what = match part.name {
-            ALONE => format!("{} writers alone, half of the rate", args.clients),
-            work => format!("{} writers beside {work}", args.clients),
-        };
-        if part.name != ALONE {
-            let ratio = |what: String, value: f64, most: f64| Ratio { name: what, value, goal: goal(most) };
-            ratios.push(Ratio {
-                name: format!("{} of {} entries, seconds until it was done", part.name, args.entries),
-                value: part.answered.unwrap_or(part.took).as_secs_f64(),
-                goal: Goal::None,
-            });
-            ratios.push(ratio(format!("{what}: p99 / alone"), p99 / alone_p99, 3.0));
-            ratios.push(ratio(
-                format!("{what}: longest time without a write, ms"),
-                part.gap.as_secs_f64() * 1e3,
-                300.0,
-            ));
-        }
-        let sample = Sample {
-            timings: part.timings,
-            errors: 0,
-            first_error: None,
-            window: part.took,
-            servers: None,
-            client: None,
-        };
-        report.figures.push(Figure::of(what, System::Ours, vec![sample]));
+    let alone_p99 = measured.alone.timings.p99().as_secs_f64().max(f64::MIN_POSITIVE);
+    let alone = format!("{} writers alone, half of the rate", args.clients);
+    report.figures.push(Figure::of(alone, System::Ours, vec![Sample::of(measured.alone)]));
+    for Beside { part, answered, grown } in measured.beside {
+        let what = format!("{} writers beside {}", args.clients, part.name);
+        let done = format!("{} of {} entries, seconds until it was done", part.name, args.entries);
+        ratio(done, answered.as_secs_f64(), Goal::None);
+        ratio(format!("{what}: p99 / alone"), part.timings.p99().as_secs_f64() / alone_p99, goal(3.0));
+        ratio(format!("{what}: longest time without a write, ms"), part.gap.as_secs_f64() * 1e3, goal(300.0));
+        ratio(format!("{what}: most growth of a node until then, MiB"), grown as f64 / MIB, Goal::None);
+        report.figures.push(Figure::of(what, System::Ours, vec![Sample::of(part)]));
     }
-    if let Some(last) = report.figures.last_mut() {
-        last.errors = meter.errors.load(Ordering::Relaxed);
-        last.first_error = lock(&meter.first_error).clone();
-    }
-    report.ratios = ratios;
-    let grown = meter.grown.load(Ordering::Relaxed) as f64 / MIB;
-    report.ratios.push(Ratio { name: "most growth of a node, MiB".to_owned(), value: grown, goal: goal(64.0) });
-    report.ratios.push(Ratio { name: "changes of the leader".to_owned(), value: changes as f64, goal: goal(0.0) });
+    ratio("most growth of a node, MiB".to_owned(), measured.grown as f64 / MIB, goal(64.0));
+    ratio("changes of the leader".to_owned(), changes as f64, goal(0.0));
     report
 }

@@ -1,12 +1,14 @@
 //! Owns: the nodes that are measured: running ones, or processes of this program that are started for the measurement.
 //! Never: access that other clients do not have.
 
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use axum::body::{Body, to_bytes};
 use axum::http::Request;
 use axum::http::header::HOST;
+use bytes::Bytes;
 use hyper::client::conn::http1::handshake;
 use hyper_util::rt::TokioIo;
 use serde_json::Value;
@@ -19,14 +21,16 @@ use super::target::{Keys, Target};
 use super::usage::{Processes, bytes_below, disk_bytes};
 use crate::dev::{Child, Plan, Security, form, stop};
 
-const HEALTH_MAX: Duration = Duration::from_secs(5);
+const GET_MAX: Duration = Duration::from_secs(5);
 const STOP_MAX: Duration = Duration::from_secs(30);
-const HEALTH_BYTES_MAX: usize = 64 << 10;
+const ANSWER_BYTES_MAX: usize = 1 << 20;
 
 pub struct Nodes {
     /// The leader comes first.
     pub targets: Vec<Target>,
     pub processes: Processes,
+    /// The peer ports of nodes that were started here.
+    pub peers: Vec<SocketAddr>,
     data_dirs: Vec<PathBuf>,
     children: Vec<Child>,
     _data: Option<TempDir>,
@@ -45,11 +49,13 @@ impl Nodes {
     pub async fn running(urls: &[String], keys: Keys<'_>) -> Result<Nodes, BenchError> {
         let targets = urls.iter().map(|url| Target::of(url, &keys)).collect::<Result<Vec<_>, _>>()?;
         let targets = leader_first(targets).await?;
-        Ok(Nodes { targets, processes: Processes::default(), data_dirs: Vec::new(), children: Vec::new(), _data: None })
+        let (peers, data_dirs, children) = (Vec::new(), Vec::new(), Vec::new());
+        Ok(Nodes { targets, processes: Processes::default(), peers, data_dirs, children, _data: None })
     }
 
-    /// A new cluster of this program, with its data in a temporary directory below `parent`.
-    pub async fn start(count: u16, parent: &Path, wire: Wire) -> Result<Nodes, BenchError> {
+    /// A new cluster of this program, with its data in a temporary directory below `parent`, and with these settings beside
+    /// the defaults.
+    pub async fn start(count: u16, parent: &Path, wire: Wire, settings: &str) -> Result<Nodes, BenchError> {
         progress(&format!("starting {count} nodes"));
         let data = tempfile::Builder::new().prefix("session-manager-bench-").tempdir_in(parent);
         let data = data.map_err(|why| BenchError::Directory { dir: parent.to_owned(), why })?;
@@ -58,6 +64,13 @@ impl Nodes {
             Wire::Plain => None,
             Wire::Tls => Some(Security::prepare(data.path(), &mut plan)?),
         };
+        if !settings.is_empty() {
+            let file = data.path().join("settings.yaml");
+            std::fs::write(&file, settings).map_err(|why| BenchError::Output { file: file.clone(), why })?;
+            for seat in &mut plan.seats {
+                seat.arguments.extend(["--config".to_owned(), file.display().to_string()]);
+            }
+        }
         let mut children = plan.seats.iter().map(Child::start).collect::<Result<Vec<_>, _>>()?;
         form(&plan, security.as_ref().map(|security| &security.operator), &mut children).await?;
         let processes = Processes::new(children.iter().map(Child::pid).collect());
@@ -71,7 +84,8 @@ impl Nodes {
         let targets = plan.seats.iter().map(|seat| target(seat.client)).collect::<Result<Vec<_>, _>>()?;
         let targets = leader_first(targets).await?;
         let data_dirs = plan.seats.iter().map(|seat| seat.data_dir.clone()).collect();
-        Ok(Nodes { targets, processes, data_dirs, children, _data: Some(data) })
+        let peers = plan.seats.iter().map(|seat| seat.peer).collect();
+        Ok(Nodes { targets, processes, peers, data_dirs, children, _data: Some(data) })
     }
 
     /// The average bytes in the log of a node. `None` for running nodes, whose files are not accessible.
@@ -146,20 +160,29 @@ pub async fn is_leader(node: &Target) -> Result<bool, BenchError> {
 }
 
 async fn health(node: &Target) -> Result<Value, BenchError> {
+    let (_, body) = get(node, "/health").await?;
+    serde_json::from_slice(&body).map_err(|_| BenchError::Connect {
+        address: node.address.clone(),
+        why: "GET /health does not answer JSON".to_owned(),
+    })
+}
+
+/// The status and the body of a small answer, over a connection of its own.
+pub async fn get(node: &Target, path: &'static str) -> Result<(u16, Bytes), BenchError> {
     let failed = |why: String| BenchError::Connect { address: node.address.clone(), why };
     let ask = async {
         let stream = node.connect().await?;
         let (mut connection, driver) =
             handshake(TokioIo::new(stream)).await.map_err(|error| failed(error.to_string()))?;
         tokio::spawn(driver);
-        let request = Request::get("/health").header(HOST, &node.address).body(Body::empty());
+        let request = Request::get(path).header(HOST, &node.address).body(Body::empty());
         let request = request.map_err(|error| failed(error.to_string()))?;
         let response = connection.send_request(request).await.map_err(|error| failed(error.to_string()))?;
-        let body = to_bytes(Body::new(response.into_body()), HEALTH_BYTES_MAX).await;
-        let body = body.map_err(|error| failed(error.to_string()))?;
-        serde_json::from_slice(&body).map_err(|_| failed("GET /health does not answer JSON".to_owned()))
+        let status = response.status().as_u16();
+        let body = to_bytes(Body::new(response.into_body()), ANSWER_BYTES_MAX).await;
+        Ok((status, body.map_err(|error| failed(error.to_string()))?))
     };
-    timeout(HEALTH_MAX, ask)
+    timeout(GET_MAX, ask)
         .await
-        .unwrap_or_else(|_| Err(BenchError::NoAnswer { address: node.address.clone(), limit: HEALTH_MAX }))
+        .unwrap_or_else(|_| Err(BenchError::NoAnswer { address: node.address.clone(), limit: GET_MAX }))
 }

@@ -28,14 +28,15 @@ pub struct Systems {
 }
 
 impl Systems {
-    pub async fn start(args: LoadArgs) -> Result<Systems, BenchError> {
+    /// `settings` are those of nodes that are started here, beside the defaults.
+    pub async fn start(args: LoadArgs, settings: &str) -> Result<Systems, BenchError> {
         let parent = args.data_dir.clone().unwrap_or_else(std::env::temp_dir);
         let ours = match args.node.as_slice() {
-            [] => Nodes::start(args.nodes, &parent, Wire::Plain).await?,
+            [] => Nodes::start(args.nodes, &parent, Wire::Plain, settings).await?,
             urls => Nodes::running(urls, args.keys()).await?,
         };
         let secure = match args.with_tls {
-            true => Some(Nodes::start(args.nodes, &parent, Wire::Tls).await?),
+            true => Some(Nodes::start(args.nodes, &parent, Wire::Tls, settings).await?),
             false => None,
         };
         let installed = |peer: PeerName| args.with.contains(&peer).then(|| peer.program()).flatten();

@@ -69,6 +69,11 @@ impl Processes {
         self.members().into_iter().map(|pid| memory(pid, "VmRSS:").unwrap_or(0)).collect()
     }
 
+    /// The highest resident memory that each process ever had, in their order.
+    pub fn each_resident_peak(&self) -> Vec<u64> {
+        self.members().into_iter().map(|pid| memory(pid, "VmHWM:").unwrap_or(0)).collect()
+    }
+
     fn largest(&self, what: &str) -> Option<u64> {
         self.members().into_iter().filter_map(|pid| memory(pid, what)).max()
     }
@@ -82,18 +87,34 @@ impl Processes {
 
 #[cfg(target_os = "linux")]
 fn usage(pid: u32) -> Option<Usage> {
-    // 1. CPU time. The second field is the command's name, which may contain spaces and parentheses; count from behind
-    // it.
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let cpu = cpu_time(&format!("/proc/{pid}/stat"))?;
+    // The file cannot be read for processes of other users; those count as 0.
+    let io = fs::read_to_string(format!("/proc/{pid}/io")).unwrap_or_default();
+    let written = io.lines().find_map(|line| line.strip_prefix("write_bytes: ")?.parse().ok());
+    Some(Usage { cpu, disk_bytes: written.unwrap_or(0) })
+}
+
+/// The CPU time of the calling thread.
+#[cfg(target_os = "linux")]
+pub fn cpu_of_this_thread() -> Option<Duration> {
+    cpu_time("/proc/thread-self/stat")
+}
+
+#[cfg(not(target_os = "linux"))]
+pub fn cpu_of_this_thread() -> Option<Duration> {
+    None
+}
+
+/// The CPU time in a file as the kernel writes it for a process or a thread.
+#[cfg(target_os = "linux")]
+fn cpu_time(file: &str) -> Option<Duration> {
+    // The second field is the command's name, which may contain spaces and parentheses; count from behind it.
+    let stat = fs::read_to_string(file).ok()?;
     let after_name = &stat[stat.rfind(')')? + 1..];
     let field = |number: usize| after_name.split_whitespace().nth(number - 3)?.parse::<u64>().ok();
     let ticks = field(14)? + field(15)?;
     let per_second = rustix::param::clock_ticks_per_second().max(1);
-    let cpu = Duration::from_secs_f64(ticks as f64 / per_second as f64);
-    // 2. Writes. The file cannot be read for processes of other users; those count as 0.
-    let io = fs::read_to_string(format!("/proc/{pid}/io")).unwrap_or_default();
-    let written = io.lines().find_map(|line| line.strip_prefix("write_bytes: ")?.parse().ok());
-    Some(Usage { cpu, disk_bytes: written.unwrap_or(0) })
+    Some(Duration::from_secs_f64(ticks as f64 / per_second as f64))
 }
 
 /// Processes whose parent is one of these.

@@ -9,6 +9,7 @@ use tokio::task::JoinSet;
 
 use super::error::BenchError;
 use super::figures::Timings;
+use super::meter::Part;
 use super::progress::progress;
 use super::usage::{Processes, Usage};
 
@@ -80,6 +81,12 @@ pub struct Sample {
 }
 
 impl Sample {
+    /// What clients at a steady rate saw.
+    pub fn of(part: Part) -> Sample {
+        let Part { timings, took, errors, first_error, .. } = part;
+        Sample { timings, errors, first_error, window: took, servers: None, client: None }
+    }
+
     pub fn ops_per_s(&self) -> f64 {
         self.timings.len() as f64 / self.window.as_secs_f64().max(f64::MIN_POSITIVE)
     }

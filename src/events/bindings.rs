@@ -1,7 +1,7 @@
 //! Owns: the table of bindings with their progress, indexed by event kind and session (for dispatch) and by subscriber.
 //! Never: delivery, a wire.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -34,6 +34,8 @@ pub struct Binding {
 /// A binding in the table.
 pub struct Bound {
     pub binding: Binding,
+    /// Its place in the order of registration.
+    number: u64,
     progress: Mutex<Progress>,
     standing: Arc<Standing>,
 }
@@ -100,9 +102,11 @@ enum List {
 
 #[derive(Default)]
 pub struct Bindings {
-    lists: BTreeMap<List, Vec<Arc<Bound>>>,
+    /// By number: a subscriber may leave at any time, whatever else is in its lists.
+    lists: BTreeMap<List, BTreeMap<u64, Arc<Bound>>>,
     owners: HashMap<u64, Owner>,
     count: usize,
+    next_number: u64,
 }
 
 impl Bound {
@@ -197,11 +201,13 @@ impl Bindings {
         let bound = Arc::new(Bound {
             progress: Mutex::new(Progress { floor: seen, seen }),
             standing: owner.standing.clone(),
+            number: self.next_number,
             binding,
         });
+        self.next_number += 1;
         owner.bounds.insert(bound.binding.key.id.clone(), bound.clone());
         for list in List::of(&bound.binding.filter) {
-            self.lists.entry(list).or_default().push(bound.clone());
+            self.lists.entry(list).or_default().insert(bound.number, bound.clone());
         }
         self.count += 1;
     }
@@ -220,17 +226,8 @@ impl Bindings {
     /// Removes all bindings of a subscriber that is gone.
     pub fn remove_owner(&mut self, owner: u64) -> Option<Owner> {
         let owner = self.owners.remove(&owner)?;
-        self.count -= owner.bounds.len();
-        let gone: HashSet<_> = owner.bounds.values().map(Arc::as_ptr).collect();
-        let lists: BTreeSet<List> = owner.bounds.values().flat_map(|bound| List::of(&bound.binding.filter)).collect();
-        // Each list is read once, not once per binding: a subscriber with many bindings may leave at any time.
-        for list in lists {
-            if let Some(rows) = self.lists.get_mut(&list) {
-                rows.retain(|row| !gone.contains(&Arc::as_ptr(row)));
-                if rows.is_empty() {
-                    self.lists.remove(&list);
-                }
-            }
+        for bound in owner.bounds.values() {
+            self.unlist(bound);
         }
         Some(owner)
     }
@@ -239,7 +236,7 @@ impl Bindings {
         self.count -= 1;
         for list in List::of(&bound.binding.filter) {
             if let Some(rows) = self.lists.get_mut(&list) {
-                rows.retain(|row| !Arc::ptr_eq(row, bound));
+                rows.remove(&bound.number);
                 if rows.is_empty() {
                     self.lists.remove(&list);
                 }
@@ -288,7 +285,7 @@ impl Bindings {
     fn each_candidate(&self, event: &Event, mut visit: impl FnMut(&Arc<Bound>)) {
         let kind = event.kind();
         for list in [List::Session(kind, event.session_id.clone()), List::Kind(kind), List::Everything] {
-            self.lists.get(&list).into_iter().flatten().for_each(&mut visit);
+            self.lists.get(&list).into_iter().flat_map(BTreeMap::values).for_each(&mut visit);
         }
     }
 
@@ -322,6 +319,9 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::super::delivery::{Delivery, Handed};
+    use super::super::feed::{Feed, FeedSettings};
+    use super::super::position::ClusterTag;
+    use super::super::{Committed, EventSink};
     use super::*;
     use crate::machine::event::Happened;
     use crate::machine::json::Json;
@@ -399,6 +399,36 @@ mod tests {
         assert_eq!(bindings.remove_owner(1).map(|owner| owner.bounds.len()), Some(100_000));
         assert_eq!(bindings.len(), 1);
         assert_eq!(matched(&bindings, EventKind::Deleted, "s"), ["stays"]);
+    }
+
+    /// With a pass over the list for each owner this would take a billion steps.
+    #[test]
+    fn many_owners_leave_without_a_look_at_the_bindings_of_others() {
+        let mut bindings = Bindings::default();
+        for owner in 0..10_000 {
+            for id in 0..20 {
+                bindings.insert(binding(owner, &id.to_string(), "session::deleted", json!({})), None);
+            }
+        }
+        for owner in 0..10_000 {
+            assert!(bindings.remove_owner(owner).is_some());
+        }
+        assert!(bindings.is_empty() && bindings.lists.is_empty());
+    }
+
+    /// With a look at the earlier ones for each binding this would take billions of steps.
+    #[test]
+    fn a_subscriber_with_many_bindings_adds_one_without_a_look_at_the_others() {
+        let cluster = ClusterTag::new("c");
+        let feed = Feed::new(FeedSettings { cluster, queue_bytes_max: 0, ..FeedSettings::default() });
+        let happened = Happened::Published { kind: EventKind::Deleted, role: None, payload: Json::adopt("{}") };
+        let event = Event { session_id: "s".into(), seq: 1, happened, metadata: None };
+        feed.publish(vec![Arc::new(Committed::new(at(1), event))]);
+        for id in 0..100_000 {
+            let config = json!({"session_id": "t"});
+            feed.bind(binding(1, &id.to_string(), "session::deleted", config)).unwrap();
+        }
+        assert_eq!(feed.unbind_owner(1).len(), 100_000);
     }
 
     #[test]

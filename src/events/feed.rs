@@ -180,8 +180,9 @@ impl Feed {
         let number = binding.key.owner;
         let named = binding.after;
         let mut state = locked(&self.state);
-        let stands = state.settle(number);
+        let stands = state.reached(number);
         if let Some(old) = state.bindings.get(&binding.key) {
+            stands.into_iter().for_each(|stands| old.see(stands));
             let (seen, begun) = (old.seen(), old.binding.after);
             if named <= seen {
                 binding.after = begun;
@@ -189,7 +190,7 @@ impl Feed {
                 return;
             }
         }
-        let is_behind = state.bindings.owner(number).is_some_and(|owner| owner.is_behind());
+        let cursor = state.bindings.owner(number).filter(|owner| owner.is_behind()).map(|owner| owner.cursor);
         let Some(after) = named else {
             // Skip events that were published before the binding and are not dispatched yet: they are older than it.
             let now = Some(self.now());
@@ -197,9 +198,17 @@ impl Feed {
             state.bindings.insert(binding, now);
             return;
         };
-        state.bindings.insert(binding, Some(after));
         let missed_nothing = stands.is_some_and(|stands| after >= stands);
-        if !missed_nothing || is_behind {
+        let reads_again = match cursor {
+            Some(cursor) => cursor.is_none_or(|cursor| after < cursor),
+            None => !missed_nothing,
+        };
+        // Only if the subscriber goes back: it may have thousands of other bindings.
+        if reads_again {
+            state.settle(number);
+        }
+        state.bindings.insert(binding, Some(after));
+        if reads_again || cursor.is_some() {
             state.fall_behind(number, after);
             drop(state);
             // A feed whose publisher dispatches may have no dispatcher task that would start a reader.
@@ -572,16 +581,22 @@ impl State {
         if owner.is_behind() { owner.cursor } else { dispatched.max(begun) }
     }
 
-    /// Returns the position up to which a subscriber received all its matches, and records it in its bindings. Metadata
-    /// may change later, so an event that did not match when it happened could match when it is read again.
-    fn settle(&mut self, number: u64) -> Option<Position> {
-        let dispatched = self.dispatched;
-        let Some(owner) = self.bindings.owner(number) else { return dispatched };
-        let stands = if owner.is_behind() { owner.cursor } else { dispatched };
-        if let Some(stands) = stands {
-            owner.bounds.values().for_each(|bound| bound.see(stands));
+    /// Records in the bindings of a subscriber up to where it received all its matches. Metadata may change later, so an
+    /// event that did not match when it happened could match when it is read again.
+    fn settle(&mut self, number: u64) {
+        if let Some(reached) = self.reached(number)
+            && let Some(owner) = self.bindings.owner(number)
+        {
+            owner.bounds.values().for_each(|bound| bound.see(reached));
         }
-        stands
+    }
+
+    /// The position up to which a subscriber received all its matches.
+    fn reached(&mut self, number: u64) -> Option<Position> {
+        match self.bindings.owner(number) {
+            Some(owner) if owner.is_behind() => owner.cursor,
+            Some(_) | None => self.dispatched,
+        }
     }
 
     /// Starts reading the stored feed for a subscriber after `cursor`, or after its current cursor if that is earlier.

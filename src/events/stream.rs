@@ -36,6 +36,14 @@ static OPENED: AtomicU64 = AtomicU64::new(0);
 /// Bytes queued in all streams of this process.
 static HELD_BYTES: AtomicUsize = AtomicUsize::new(0);
 
+/// Streams that are open in this process.
+static OPEN: AtomicUsize = AtomicUsize::new(0);
+
+/// How many streams are open.
+pub fn open_streams() -> usize {
+    OPEN.load(Ordering::Relaxed)
+}
+
 /// What a reader of a stream gets.
 #[derive(Debug, Clone)]
 pub enum Item {
@@ -101,6 +109,7 @@ impl Stream {
             after: Some(begun),
             to: queue.clone(),
         })?;
+        OPEN.fetch_add(1, Ordering::Relaxed);
         Ok(Stream { feed: current.clone(), owner, begun, cluster: feed.cluster().clone(), queue })
     }
 
@@ -141,6 +150,7 @@ impl Stream {
 
 impl Drop for Stream {
     fn drop(&mut self) {
+        OPEN.fetch_sub(1, Ordering::Relaxed);
         self.feed.read(|feed| feed.unbind_owner(self.owner));
         // A task that waits for room finds that the binding is gone.
         self.queue.emptied.notify_waiters();

@@ -118,18 +118,25 @@ impl Calls {
         function: &Function,
         query: Query,
         freshness: Freshness,
-        deadline: Instant,
+        call: &Call,
     ) -> Result<String, CallError> {
-        let session = session_of(&query).cloned();
-        let _turn = timed(Step::Turn, self.expensive.wait(session.as_ref(), deadline)).await.map_err(|NoTurn| {
+        let (session, deadline) = (session_of(&query).cloned(), call.deadline);
+        if call.is_crowded && self.expensive.is_expensive(session.as_ref()) {
+            let why = "the node is busy: too many large responses wait for clients that do not read; try again";
+            return Err(CallError::Unavailable(why.to_owned()));
+        }
+        let turn = timed(Step::Turn, self.expensive.wait(session.as_ref(), deadline)).await.map_err(|NoTurn| {
             CallError::Unavailable("too many large reads are in progress: read it again later".to_owned())
         })?;
         let reading = async {
             let found = runtime.adapter.ask(query, freshness, deadline).await?;
             respond(function, function, Done::Found(found))
         };
-        let (response, computed) = Computing::new(reading).await;
+        let (response, computed) = Computing::new(reading, turn.is_some()).await;
         self.expensive.note(session.as_ref(), computed);
+        if let Some(turn) = turn {
+            turn.end(computed);
+        }
         response
     }
 
@@ -215,6 +222,7 @@ impl Service for Calls {
     /// Checks the request and runs it. This is the only function that talks to the adapter.
     fn call<'a>(&'a self, call: &'a Call) -> BoxFuture<'a, Result<String, CallError>> {
         async move {
+            self.expensive.begins();
             let runtime = self.runtime();
             let function = requests::find(&call.function, runtime.legacy_names)
                 .ok_or_else(|| CallError::FunctionUnknown(call.function.clone()))?;
@@ -253,7 +261,7 @@ impl Service for Calls {
                         Some(Consistency::Local) => Freshness::Local,
                         Some(Consistency::Linearizable) | None => Freshness::Linearizable,
                     };
-                    return self.read(&runtime, function, query, freshness, deadline).await;
+                    return self.read(&runtime, function, query, freshness, call).await;
                 }
                 Decision::ProposeOnce { command, request_id, function: called } => {
                     answers = requests::find(called, false).unwrap_or(function);
@@ -329,6 +337,7 @@ mod tests {
 
     use super::*;
     use crate::events::{Committed, EventSink};
+    use crate::machine::ids::SessionId;
     use crate::machine::{Answer, Found, Query};
     use crate::mint::SystemMint;
     use crate::proposal::AdapterError;
@@ -438,6 +447,21 @@ mod tests {
             }
         }
         assert_eq!(pages, [vec!["1", "2"], vec!["3", "4"], vec!["5"]]);
+    }
+
+    #[tokio::test]
+    async fn an_expensive_read_is_refused_before_it_is_made_while_large_answers_wait_unread() {
+        let calls = Calls::new(memory());
+        call(&calls, "session::ensure", json!({"session_id": "s"})).await.unwrap();
+        let ask = || request("session::messages", json!({"session_id": "s"}), Duration::from_secs(5));
+        let crowded = || Call { is_crowded: true, ..ask() };
+        assert!(calls.call(&crowded()).await.is_ok(), "an ordinary read is made");
+        let session = SessionId::from("s");
+        calls.expensive.note(Some(&session), Duration::from_secs(1));
+        let refused = calls.call(&crowded()).await.unwrap_err();
+        assert!(refused.to_string().starts_with("session/storage: the node is busy"), "{refused}");
+        assert!(calls.expensive.is_expensive(Some(&session)), "the read was not made, so nothing new is known of it");
+        assert!(calls.call(&ask()).await.is_ok());
     }
 
     #[test]

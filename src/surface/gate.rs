@@ -50,12 +50,15 @@ pub struct Call {
     pub caller: Caller,
     /// The trace that the caller follows, as it was sent (`traceparent`).
     pub trace: Option<String>,
+    /// Large answers wait unread at this door. A read that is probably expensive is refused before it is made.
+    pub is_crowded: bool,
 }
 
 impl Call {
     /// A call without metadata.
     pub fn new(function: impl Into<String>, body: impl Into<Text>, deadline: Instant, caller: Caller) -> Call {
-        Call { function: function.into(), body: body.into(), metadata: None, deadline, caller, trace: None }
+        let (function, body) = (function.into(), body.into());
+        Call { function, body, metadata: None, deadline, caller, trace: None, is_crowded: false }
     }
 }
 

@@ -458,7 +458,8 @@ async fn call(
             false => Some(gate.admit(key, &function, body.len(), deadline, &port.shutdown).await?),
         };
         drop(room);
-        port.bus.call(Call { function, body, metadata, deadline, caller, trace }).await
+        let is_crowded = port.bus.has_crowded_responses();
+        port.bus.call(Call { function, body, metadata, deadline, caller, trace, is_crowded }).await
     };
     match answer.await {
         Ok(result) => large_text(&port, result),

@@ -6,7 +6,7 @@
 //! embedded iii bus (`bus`); the gateway for front-ends (`gateway`); the session model (`model`); the worker on an iii
 //! engine (`engine`); WebSocket plumbing (`socket`); the one way into the functions (`gate`); where a request carries its
 //! credentials (`login`) and which web pages may send one (`origin`); the functions over an adapter (`calls`); the queues
-//! of expensive calls (`expensive_calls`); the table of errors (`errors`).
+//! of expensive calls (`expensive_calls`) and the pace of large messages (`turnstile`); the table of errors (`errors`).
 //! Reads: requests, proposal, events (bindings). Never: state.
 
 pub mod endpoint;
@@ -39,6 +39,7 @@ pub mod gate;
 pub mod call_figures;
 pub mod calls;
 pub mod expensive_calls;
+mod turnstile;
 pub mod sidecar;
 pub mod errors;
 

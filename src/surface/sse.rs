@@ -10,7 +10,7 @@ use axum::body::Bytes;
 use axum::extract::{Query, Request, State};
 use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Response};
-use tokio::time::timeout;
+use tokio::time::{Instant, sleep_until, timeout};
 
 use super::errors::Kind;
 use super::event_stream::{PIECE_BYTES, Printer, event_stream};
@@ -19,7 +19,7 @@ use super::login;
 use super::subscribe::{self, Asked, Ended, StreamError, ended};
 use crate::events::delivery::SeqRange;
 use crate::events::position::ClusterTag;
-use crate::events::stream::{Item, Stream};
+use crate::events::stream::{Item, Stream, open_streams};
 use crate::machine::ids::Position;
 use crate::machine::json::Json;
 
@@ -29,6 +29,12 @@ const HEARTBEAT: Duration = Duration::from_secs(15);
 const RETRY_MS: u32 = 500;
 /// Queued events are written together, up to this size.
 const CHUNK_BYTES: usize = 16 << 10;
+/// A stream beside so many others writes no more than once in a millisecond, beside twice as many once in two
+/// milliseconds, and so on; it gathers events meanwhile. An event may be for all streams, and if each wrote it at once,
+/// no processor would be left to calls.
+const STREAMS_PER_MS: usize = 16;
+/// The longest time that events are gathered. A queue has room for those of a busy node in this time.
+const GATHER_MS_MAX: usize = 20;
 
 /// Answers the request with a stream, or with one JSON error instead of it.
 pub async fn events(State(port): State<Port>, request: Request) -> Response {
@@ -85,13 +91,15 @@ fn last_event_id(headers: &HeaderMap) -> Result<Option<String>, StreamError> {
 
 fn stream_of(stream: Stream, ended: Ended) -> Response {
     let begin = format!("retry: {RETRY_MS}\n{}\n", id(&stream.cluster, stream.begun));
-    event_stream(begin, FeedPrinter { stream, ended })
+    event_stream(begin, FeedPrinter { stream, ended, written: None })
 }
 
 /// Prints events of the feed.
 struct FeedPrinter {
     stream: Stream,
     ended: Ended,
+    /// When events were printed last.
+    written: Option<Instant>,
 }
 
 impl Printer for FeedPrinter {
@@ -102,6 +110,11 @@ impl Printer for FeedPrinter {
             () = self.ended.clone() => return None,
         };
         let Ok(mut item) = first else { return Some(VecDeque::from([Bytes::from(self.heartbeat())])) };
+        let gather_for = gather_for(open_streams());
+        if let Some(written) = self.written.filter(|_| !gather_for.is_zero()) {
+            sleep_until(written + gather_for).await;
+        }
+        self.written = Some(Instant::now());
         let mut text = String::new();
         loop {
             if let Some(large) = print(&item, &mut text) {
@@ -117,6 +130,11 @@ impl Printer for FeedPrinter {
         }
         Some(VecDeque::from([Bytes::from(text)]))
     }
+}
+
+/// The least time between two writes of a stream beside so many open ones.
+fn gather_for(streams: usize) -> Duration {
+    Duration::from_millis((streams / STREAMS_PER_MS).min(GATHER_MS_MAX) as u64)
 }
 
 impl FeedPrinter {
@@ -180,9 +198,55 @@ fn id(cluster: &ClusterTag, position: Position) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use axum::body::Body;
+    use tokio_util::sync::CancellationToken;
 
     use super::*;
+    use crate::access::{Credentials, Identity};
+    use crate::events::current::CurrentFeed;
+    use crate::events::feed::{Feed, FeedSettings};
+    use crate::events::filter::{Filter, Kinds};
+    use crate::events::{Committed, EventSink};
+    use crate::machine::event::{Event, EventKind, Happened};
+    use crate::machine::json::Object;
+
+    fn publish(feed: &Feed, index: u64) {
+        let happened = Happened::Published { kind: EventKind::Deleted, role: None, payload: Json::adopt("{}") };
+        let event = Event { session_id: "s".into(), seq: index, happened, metadata: None };
+        feed.publish(vec![Arc::new(Committed::new(Position { group: 0, index, ordinal: 0 }, event))]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn beside_many_streams_events_in_quick_succession_are_written_together() {
+        let feed = Feed::new(FeedSettings { cluster: ClusterTag::new("c"), ..FeedSettings::default() });
+        let shutdown = CancellationToken::new();
+        tokio::spawn(feed.clone().dispatch(shutdown.clone()));
+        let current = CurrentFeed::new(feed.clone());
+        let filter = || Filter::of_stream(Kinds::PUBLISHED, None, None, Object::new());
+        let open = || Stream::open_on(&current, &feed, filter(), None).unwrap().unwrap();
+        let _others: Vec<_> = (0..GATHER_MS_MAX * STREAMS_PER_MS).map(|_| open()).collect();
+        let ended = ended(Credentials::open(), Identity::open(), shutdown);
+        let mut printer = FeedPrinter { stream: open(), ended, written: None };
+        let events = |printed: Option<VecDeque<Bytes>>| {
+            let text: Vec<u8> = printed.unwrap().into_iter().flatten().collect();
+            String::from_utf8(text).unwrap().matches("event: session::deleted").count()
+        };
+        let begun = Instant::now();
+        publish(&feed, 1);
+        assert_eq!(events(printer.print_next().await), 1);
+        assert!(begun.elapsed() < gather_for(open_streams()), "the first one is written at once");
+        let publishing = async {
+            for index in 2..=10 {
+                publish(&feed, index);
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        let (printed, ()) = tokio::join!(printer.print_next(), publishing);
+        assert_eq!(events(printed), 9);
+        assert_eq!(gather_for(STREAMS_PER_MS - 1), Duration::ZERO, "few streams wait for nothing");
+    }
 
     fn asked(uri: &str, last: Option<&str>) -> Result<Asked, StreamError> {
         let mut request = Request::builder().uri(uri);

@@ -225,6 +225,8 @@ impl Invocation {
             deadline: bus.gate.deadline(),
             caller: Caller { door: Door::Bus, identity: client.identity.clone() },
             trace: trace_of(traceparent.as_deref()),
+            // Its outbox bounds what it leaves unread.
+            is_crowded: false,
         };
         let trace = Trace { traceparent, baggage: owned(invoke.baggage), namespace: owned(invoke.namespace) };
         Invocation { call, trace, void }

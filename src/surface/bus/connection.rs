@@ -3,6 +3,7 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::timeout;
@@ -16,12 +17,20 @@ use super::inbound::{Inbound, RegisterFunction, owned};
 use super::outbound;
 use super::registry::{Function, RegisterError, TooManyRegistrations};
 use crate::access::{Credentials, Identity};
+use crate::blocking::block;
 use crate::machine::ids::Position;
 use crate::surface::errors::CallError;
 use crate::surface::socket::outbox::{Outbox, Sent};
 use crate::surface::socket::probe::Probe;
 use crate::surface::socket::reader::Incoming;
 use crate::surface::socket::{self, CloseReason, Text};
+
+/// A client that registers more passes the turnstile with each further registration. Workers register some dozens.
+const REGISTRATIONS_AT_ONCE: usize = 128;
+/// What one registration counts as there, beside its bytes: it takes as long as reading so many.
+const REGISTRATION_BYTES: usize = 4 << 10;
+/// A frame that is longer takes milliseconds to read.
+const LARGE_FRAME_BYTES: usize = 256 << 10;
 
 /// Who opened a connection.
 pub struct Entrant {
@@ -42,7 +51,8 @@ where
     let (client, outbox) = bus.join(peer, identity.clone());
     tracing::debug!(client = client.id, ?peer, "client connected");
     let share = Share::new(&settings, shutdown.clone());
-    let connection = Connection { bus, client, outbox, share, probe: Probe::default() };
+    let registrations = AtomicUsize::new(0);
+    let connection = Connection { bus, client, outbox, share, probe: Probe::default(), registrations };
     let write = writer.run(&connection.outbox, &connection.probe, |sent| connection.complete(sent));
     tokio::pin!(write);
     tokio::select! {
@@ -73,6 +83,8 @@ struct Connection {
     outbox: Arc<Outbox>,
     share: Share,
     probe: Probe,
+    /// How often it registered something.
+    registrations: AtomicUsize,
 }
 
 impl Connection {
@@ -102,8 +114,15 @@ impl Connection {
 
     /// Acts on one frame. `Err` when the client must be disconnected.
     async fn handle(&self, text: Text) -> Result<(), CloseReason> {
-        let inbound = Inbound::parse(&text).map_err(|error| CloseReason::new(1007, error.to_string()))?;
+        let parsed = match text.len() > LARGE_FRAME_BYTES {
+            true => block(|| Inbound::parse(&text)),
+            false => Inbound::parse(&text),
+        };
+        let inbound = parsed.map_err(|error| CloseReason::new(1007, error.to_string()))?;
         let (bus, client) = (&self.bus, &self.client);
+        if inbound.registers() && self.registrations.fetch_add(1, Ordering::Relaxed) >= REGISTRATIONS_AT_ONCE {
+            bus.intake().turnstile().pass(REGISTRATION_BYTES + text.len()).await;
+        }
         match inbound {
             Inbound::Invoke(invoke) => bus.start_call(client, &self.share, &text, invoke).await,
             Inbound::Result { invocation_id, result, error } => {

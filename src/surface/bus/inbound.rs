@@ -160,6 +160,23 @@ impl fmt::Display for NotAnObject {
 impl std::error::Error for NotAnObject {}
 
 impl<'a> Inbound<'a> {
+    /// Whether it adds something to what the node keeps for the client.
+    pub fn registers(&self) -> bool {
+        match self {
+            Inbound::RegisterFunction(_) | Inbound::RegisterType(_) | Inbound::RegisterTrigger(_) => true,
+            Inbound::Invoke(_)
+            | Inbound::Result { .. }
+            | Inbound::UnregisterFunction { .. }
+            | Inbound::UnregisterType { .. }
+            | Inbound::UnregisterTrigger { .. }
+            | Inbound::TriggerResult { .. }
+            | Inbound::Reattach { .. }
+            | Inbound::Ping
+            | Inbound::Ignored
+            | Inbound::Unusable { .. } => false,
+        }
+    }
+
     pub fn parse(text: &'a str) -> Result<Inbound<'a>, NotAnObject> {
         // serde would accept an array too, as the values of the fields in order.
         if !text.trim_start().starts_with('{') {

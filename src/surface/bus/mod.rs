@@ -34,6 +34,7 @@ use super::subscription::is_reserved;
 use crate::access::Identity;
 use crate::events::current::CurrentFeed;
 use crate::metrics::{Page, catalogue};
+use crate::requests::limits::RESPONSE_BYTES_MAX;
 
 /// Clients that lost their socket and whose results are kept.
 const DETACHED_CLIENTS_MAX: usize = 1024;
@@ -126,6 +127,12 @@ impl Bus {
     /// Room for a response that the client has yet to read. `None` when clients leave too much unread.
     pub fn room_for_response(&self, bytes: usize) -> Option<OwnedSemaphorePermit> {
         self.responses.clone().try_acquire_many_owned(kib(bytes).min(self.responses_kib_max)).ok()
+    }
+
+    /// Whether a further large response would probably find no room. It costs much to make one only to refuse it.
+    pub fn has_crowded_responses(&self) -> bool {
+        let largest = kib(RESPONSE_BYTES_MAX).min(self.responses_kib_max / 4);
+        self.responses.available_permits() < largest as usize
     }
 
     /// Whether another client serves this function.

@@ -70,6 +70,8 @@ pub struct Registry {
     triggers: BTreeMap<(u64, Arc<str>), Trigger>,
     /// The keys of `triggers` by forwarded id.
     forwarded: HashMap<Arc<str>, (u64, Arc<str>)>,
+    /// The keys of `triggers` by type: every client that comes or leaves asks for those of one type.
+    by_type: BTreeMap<Arc<str>, BTreeSet<(u64, Arc<str>)>>,
     usage: HashMap<u64, Usage>,
     total_bytes: usize,
 }
@@ -114,6 +116,12 @@ impl Registry {
 
     pub fn triggers(&self) -> impl Iterator<Item = (&Arc<str>, &Trigger)> {
         self.triggers.iter().map(|((_, id), trigger)| (id, trigger))
+    }
+
+    /// The bindings of one type, whatever else is bound.
+    pub fn triggers_of_type(&self, id: &str) -> impl Iterator<Item = (&Arc<str>, &Trigger)> {
+        let keys = self.by_type.get(id).into_iter().flatten();
+        keys.filter_map(|key| Some((&key.1, self.triggers.get(key)?)))
     }
 
     pub fn trigger(&self, subscriber: u64, id: &str) -> Option<&Trigger> {
@@ -162,7 +170,7 @@ impl Registry {
         self.charge(found.owner.number, found.cost(id))?;
         self.usage.entry(found.owner.number).or_default().types.insert(id.into());
         self.types.insert(id.into(), found);
-        Ok(self.triggers.values().filter(|trigger| *trigger.trigger_type == *id).cloned().collect())
+        Ok(self.triggers_of_type(id).map(|(_, trigger)| trigger.clone()).collect())
     }
 
     pub fn unregister_type(&mut self, id: &str, owner: u64) {
@@ -190,23 +198,35 @@ impl Registry {
     fn insert_trigger(&mut self, id: Arc<str>, trigger: Trigger) -> Arc<str> {
         let (key, forwarded_id) = ((trigger.subscriber.number, id), trigger.forwarded_id.clone());
         self.forwarded.insert(forwarded_id.clone(), key.clone());
+        self.by_type.entry(trigger.trigger_type.clone()).or_default().insert(key.clone());
         self.triggers.insert(key, trigger);
         forwarded_id
     }
 
     pub fn unregister_trigger(&mut self, id: &str, subscriber: u64) -> Option<Trigger> {
-        let trigger = self.triggers.remove(&(subscriber, id.into()))?;
-        self.forwarded.remove(&trigger.forwarded_id);
+        let key = (subscriber, id.into());
+        let trigger = self.triggers.remove(&key)?;
+        self.unlist(&key, &trigger);
         self.refund(subscriber, trigger.cost(id));
         Some(trigger)
+    }
+
+    fn unlist(&mut self, key: &(u64, Arc<str>), trigger: &Trigger) {
+        self.forwarded.remove(&trigger.forwarded_id);
+        if let Some(keys) = self.by_type.get_mut(&trigger.trigger_type) {
+            keys.remove(key);
+            if keys.is_empty() {
+                self.by_type.remove(&trigger.trigger_type);
+            }
+        }
     }
 
     /// Takes out all bindings of a client.
     fn take_triggers(&mut self, subscriber: u64) -> Vec<(Arc<str>, Trigger)> {
         let (first, next) = ((subscriber, Arc::from("")), (subscriber + 1, Arc::from("")));
         let taken: Vec<_> = self.triggers.extract_if(first..next, |_, _| true).collect();
-        for (_, trigger) in &taken {
-            self.forwarded.remove(&trigger.forwarded_id);
+        for (key, trigger) in &taken {
+            self.unlist(key, trigger);
         }
         taken.into_iter().map(|((_, id), trigger)| (id, trigger)).collect()
     }
@@ -418,6 +438,31 @@ mod tests {
             registry.remove_client(one.number);
         }
         assert!(registry.is_empty() && registry.usage.is_empty() && registry.total_bytes == 0);
+    }
+
+    #[test]
+    fn the_bindings_of_a_type_are_found_without_a_look_at_the_others() {
+        let mut registry = Registry::default();
+        let clients: Vec<_> = (1..=50).map(client).collect();
+        for one in &clients {
+            for nth in 0..1_000 {
+                registry.register_trigger(&format!("b{nth}"), trigger(one)).unwrap();
+            }
+        }
+        let watcher = client(51);
+        let rare = Trigger { trigger_type: "rare".into(), ..trigger(&watcher) };
+        registry.register_trigger("w", rare.clone()).unwrap();
+        // One pass over all bindings for each of these would take minutes here.
+        for _ in 0..200_000 {
+            assert_eq!(registry.triggers_of_type("rare").count(), 1);
+        }
+        registry.register_trigger("w", trigger(&watcher)).unwrap();
+        assert_eq!(registry.triggers_of_type("rare").count(), 0, "it was replaced by one of another type");
+        registry.register_trigger("w", rare).unwrap();
+        registry.change_owner(51, &clients[0]);
+        assert_eq!(registry.triggers_of_type("rare").count(), 1, "it moved with its client");
+        clients.iter().for_each(|one| drop(registry.remove_client(one.number)));
+        assert!(registry.is_empty() && registry.by_type.is_empty() && registry.forwarded.is_empty());
     }
 
     #[test]

@@ -92,8 +92,7 @@ impl Bus {
     /// Fires `engine::workers-available`: a client connected or disconnected.
     pub(super) fn announce_client(&self, event: &str, client: &Client) {
         let bound = self.read_registry(&client.realm, |registry| {
-            let bound = registry.triggers().filter(|(_, trigger)| &*trigger.trigger_type == WORKERS_AVAILABLE);
-            let with_owner = bound.filter_map(|(_, trigger)| {
+            let with_owner = registry.triggers_of_type(WORKERS_AVAILABLE).filter_map(|(_, trigger)| {
                 let owner = registry.function(&trigger.function_id)?.owner.clone();
                 Some((owner, trigger.clone()))
             });

@@ -1,6 +1,7 @@
 //! Owns: the memory bound of messages that are still arriving, over all clients. A socket that exceeds its free share
 //! is not read until other messages are complete. One message at a time may always arrive whole: otherwise many large
-//! ones, each with a part of the memory, would wait for each other.
+//! ones, each with a part of the memory, would wait for each other. Large messages pass in pieces (`turnstile`), so that
+//! small ones get in between.
 //! Never: what a message means.
 
 use std::io;
@@ -15,6 +16,7 @@ use tokio::time::Instant;
 use tokio_util::sync::PollSemaphore;
 
 use crate::surface::locked;
+use crate::surface::turnstile::{PIECE_BYTES, Passage, Turnstile};
 
 /// Every client may have this much arriving without a permit. Ordinary messages are smaller.
 const FREE_BYTES: usize = 256 << 10;
@@ -29,6 +31,7 @@ pub struct Intake {
     kib: Arc<Semaphore>,
     /// Its one permit is the memory for one whole message. The message that holds it takes nothing else.
     whole_message: Arc<Semaphore>,
+    turnstile: Turnstile,
 }
 
 impl Intake {
@@ -36,12 +39,27 @@ impl Intake {
         // At least two messages: one that may arrive whole, and one by steps.
         let total = total_bytes_max.max(2 * message_bytes_max);
         let by_steps = kib(total - message_bytes_max).max(STEP_KIB);
-        Intake { kib: Arc::new(Semaphore::new(by_steps as usize)), whole_message: Arc::new(Semaphore::new(1)) }
+        Intake {
+            kib: Arc::new(Semaphore::new(by_steps as usize)),
+            whole_message: Arc::new(Semaphore::new(1)),
+            turnstile: Turnstile::default(),
+        }
+    }
+
+    /// The pace of what may wait.
+    pub fn turnstile(&self) -> &Turnstile {
+        &self.turnstile
     }
 
     /// Memory for a message that arrives by another way than a socket. It grows while the message arrives.
     pub fn room(&self) -> Room {
-        Room { kib: self.kib.clone(), whole_message: self.whole_message.clone(), taken: Taken::default() }
+        Room {
+            kib: self.kib.clone(),
+            whole_message: self.whole_message.clone(),
+            taken: Taken::default(),
+            turnstile: self.turnstile.clone(),
+            passed: 0,
+        }
     }
 
     /// Measures what is read from a socket.
@@ -51,6 +69,8 @@ impl Intake {
             socket,
             share: PollSemaphore::new(self.kib.clone()),
             whole_message: PollSemaphore::new(self.whole_message.clone()),
+            passage: self.turnstile.passage(),
+            passing: None,
             arriving: arriving.clone(),
         };
         (metered, arriving)
@@ -92,11 +112,19 @@ pub struct Room {
     kib: Arc<Semaphore>,
     whole_message: Arc<Semaphore>,
     taken: Taken,
+    turnstile: Turnstile,
+    /// Bytes that have passed the turnstile.
+    passed: usize,
 }
 
 impl Room {
-    /// Waits until there is memory for this many bytes. A small message needs none.
+    /// Waits until there is memory for this many bytes, and until its next piece may arrive. A small message waits for
+    /// neither.
     pub async fn grow_to(&mut self, bytes: usize) {
+        if bytes.saturating_sub(self.passed) > PIECE_BYTES {
+            self.turnstile.pass(bytes - self.passed).await;
+            self.passed = bytes;
+        }
         while bytes > self.taken.allows() {
             // The semaphores are never closed, so neither fails.
             tokio::select! {
@@ -156,7 +184,7 @@ struct Held {
     step_began: Option<Instant>,
     /// The step is complete when this many bytes have arrived.
     step_end: usize,
-    /// Since when it waits for the next step.
+    /// Since when it waits for the next step, or for its next piece.
     waiting: Option<Instant>,
 }
 
@@ -203,10 +231,32 @@ pub struct Metered<S> {
     socket: S,
     share: PollSemaphore,
     whole_message: PollSemaphore,
+    passage: Passage,
+    /// Since when it waits for its next piece.
+    passing: Option<Instant>,
     arriving: Arc<Arriving>,
 }
 
 impl<S> Metered<S> {
+    /// Waits until the next piece of a large message may arrive. This does not count as slowness of the client.
+    fn poll_pass(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let passed = self.passage.poll_pass(cx);
+        match (passed, self.passing) {
+            (Poll::Pending, None) => {
+                self.passing = Some(Instant::now());
+                locked(&self.arriving.held).waiting = self.passing;
+            }
+            (Poll::Ready(()), Some(since)) => {
+                self.passing = None;
+                let mut held = locked(&self.arriving.held);
+                held.waiting = None;
+                held.step_began = held.step_began.map(|began| began + since.elapsed());
+            }
+            (Poll::Pending, Some(_)) | (Poll::Ready(()), None) => {}
+        }
+        passed
+    }
+
     /// Waits for memory for the next step, or for a whole message.
     fn poll_grow(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         locked(&self.arriving.held).waiting.get_or_insert_with(Instant::now);
@@ -231,6 +281,7 @@ impl<S> Metered<S> {
 impl<S: AsyncRead + Unpin> AsyncRead for Metered<S> {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
+        ready!(this.poll_pass(cx));
         let wants_more = {
             let held = locked(&this.arriving.held);
             held.bytes >= held.taken.allows()
@@ -244,6 +295,9 @@ impl<S: AsyncRead + Unpin> AsyncRead for Metered<S> {
         let mut held = locked(&this.arriving.held);
         held.bytes += read;
         held.progressed |= read > 0;
+        if held.bytes > PIECE_BYTES {
+            this.passage.arrived(read);
+        }
         if held.taken.whole_message.is_some() && held.bytes >= held.step_end {
             held.begin_step();
         }

@@ -107,6 +107,47 @@ async fn messages_of_many_mebibytes_pass_fragmented_too_and_larger_ones_are_refu
     still_serves(&node).await;
 }
 
+#[tokio::test]
+async fn large_messages_wait_for_their_turn_and_small_ones_pass_them() {
+    let node = Node::start().await;
+    let held = node.bus.intake().turnstile().hold().await;
+    let text = "x".repeat(1 << 20);
+    let (mut client, large) = (node.connect().await, json!(text));
+    let asking = tokio::spawn(async move { client.call("session::echo", large).await });
+    let (address, body) = (node.address.clone(), format!("\"{text}\""));
+    let head =
+        format!("POST /v1/call/session::echo HTTP/1.1\r\nhost: localhost\r\ncontent-length: {}\r\n\r\n", body.len());
+    let posting = tokio::spawn(async move { exchange(&address, &head, body.as_bytes()).await });
+    for _ in 0..50 {
+        still_serves(&node).await;
+        assert_eq!(node.http("POST /v1/call/session::echo HTTP/1.1", "1").await, (200, "1".to_owned()));
+    }
+    assert!(!posting.is_finished() && !asking.is_finished());
+    drop(held);
+    assert_eq!(posting.await.unwrap().0, 200);
+    assert_eq!(asking.await.unwrap()["result"].as_str().unwrap().len(), text.len());
+}
+
+#[tokio::test]
+async fn one_that_registers_very_much_waits_for_its_turn_and_others_are_served() {
+    let node = Node::start().await;
+    let functions = || node.bus.read_registry("", |registry| registry.functions().count());
+    let held = node.bus.intake().turnstile().hold().await;
+    let mut client = node.connect().await;
+    for nth in 0..200 {
+        client.register_function(&format!("f{nth}")).await;
+    }
+    client.send(json!({"type": "ping"})).await;
+    until("the first ones are registered at once", || functions() == 128).await;
+    for _ in 0..20 {
+        still_serves(&node).await;
+    }
+    assert_eq!(functions(), 128);
+    drop(held);
+    client.expect("pong").await;
+    assert_eq!(functions(), 200);
+}
+
 /// Sends one text message in frames of a mebibyte.
 async fn send_fragmented(client: &mut RawClient, text: &[u8]) {
     use tokio_tungstenite::tungstenite::protocol::frame::Frame;
