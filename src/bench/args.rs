@@ -9,6 +9,8 @@ use super::target::Keys;
 
 /// A node accepts more, but each client also needs a socket in this process.
 const CLIENTS_MAX: usize = 700;
+/// Ten times as many are connected in the overload, and a node accepts 4,096 connections.
+const OVERLOAD_CLIENTS_MAX: usize = 1200;
 /// They are spread over all nodes.
 const SUBSCRIBERS_MAX: usize = 2000;
 
@@ -117,6 +119,11 @@ fn seconds(text: &str) -> Result<f64, BadNumber> {
 /// One number of clients out of a list.
 pub fn clients(text: &str) -> Result<usize, BadNumber> {
     count(text, CLIENTS_MAX, "clients")
+}
+
+/// The number of clients that are multiplied.
+pub fn overload_clients(text: &str) -> Result<usize, BadNumber> {
+    count(text, OVERLOAD_CLIENTS_MAX, "clients")
 }
 
 /// One number of subscribers out of a list.

@@ -21,8 +21,9 @@ use super::systems::Systems;
 use super::text::Messages;
 use super::window::Sample;
 
-/// A refused client tries again after this time.
-const AGAIN_AFTER: Duration = Duration::from_millis(100);
+/// A refused client tries again after half of this time to one and a half times, as the header `retry-after` advises. Each
+/// has a time of its own, or all would come back at once.
+const AGAIN_AFTER: Duration = Duration::from_secs(1);
 /// One more client calls once in this time. It is not among those that press on.
 const QUIET_EVERY: Duration = Duration::from_millis(50);
 /// How often the rate is looked at after the overload.
@@ -35,15 +36,15 @@ Examples:
   session-manager bench overload --clients 400 --node http://127.0.0.1:49134 --token-file token
 
 Clients append messages of 1 KiB over HTTP, each with one call at a time: first as many as given, then ten times as many \
-for --seconds, then the first ones again. Calls are refused only if more than 3,072 calls of one name wait or run at one \
-node, or the nodes hold too much memory. One quiet client measures beside them.";
+for --seconds, then the first ones again. A node refuses a call that would wait for half a second or longer, so give \
+--clients 1200 to see calls refused. A refused client waits for about a second. One quiet client measures beside them.";
 
 /// Measure ten times the clients that the nodes serve well
 #[derive(Debug, Clone, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct OverloadArgs {
     /// Number of clients that the nodes serve well
-    #[arg(long, default_value_t = 128, value_parser = args::clients)]
+    #[arg(long, default_value_t = 128, value_parser = args::overload_clients)]
     clients: usize,
 
     /// How many times as many press on
@@ -121,8 +122,10 @@ impl Crowd<'_> {
             };
             let pause = is_quiet.then_some(QUIET_EVERY);
             let (over, answered) = (over.clone(), answered.clone());
+            let again_after = AGAIN_AFTER / 2 + AGAIN_AFTER * (client * 31 % 100) as u32 / 100;
             tasks.spawn(async move {
-                Ok::<_, BenchError>((is_quiet, press(caller, appends, pause, over, answered).await?))
+                let pauses = Pauses { after_each: pause, after_refusal: again_after };
+                Ok::<_, BenchError>((is_quiet, press(caller, appends, pauses, over, answered).await?))
             });
         }
         let begun = Instant::now();
@@ -147,11 +150,16 @@ impl Crowd<'_> {
     }
 }
 
+struct Pauses {
+    after_each: Option<Duration>,
+    after_refusal: Duration,
+}
+
 /// One client, until the phase is over.
 async fn press(
     mut caller: Caller,
     mut appends: Appends,
-    pause: Option<Duration>,
+    pauses: Pauses,
     over: Arc<AtomicBool>,
     answered: Arc<AtomicU64>,
 ) -> Result<Seen, BenchError> {
@@ -168,11 +176,11 @@ async fn press(
             Err(BenchError::Refused { why, .. }) => {
                 seen.refused.push(sent.elapsed());
                 seen.first_refusal.get_or_insert(why);
-                sleep(AGAIN_AFTER).await;
+                sleep(pauses.after_refusal).await;
             }
             Err(error) => return Err(error),
         }
-        if let Some(pause) = pause {
+        if let Some(pause) = pauses.after_each {
             sleep(pause).await;
         }
     }

@@ -73,11 +73,14 @@ pub const CALL_DURATION: Metric =
     Metric::histogram("call_duration_seconds", "Time of a call from its admission to its answer, by function and door");
 pub const CALLS_IN_FLIGHT: Metric = Metric::gauge("calls_in_flight", "Calls that are being executed, by door");
 pub const CALLS_WAITING: Metric = Metric::gauge("calls_waiting", "Calls that wait for memory");
-pub const CALLS_QUEUED: Metric =
-    Metric::gauge("calls_queued", "Calls that wait because their caller has its share of calls running");
+pub const CALLS_QUEUED: Metric = Metric::gauge(
+    "calls_queued",
+    "Calls that wait because their caller has its share of calls running, or the node as many as it may",
+);
 pub const CALLS_NOT_ADMITTED: Metric = Metric::counter(
     "calls_not_admitted_total",
-    "Calls that were refused because too many of their caller wait, or got no turn or memory by their deadline",
+    "Calls that were refused because too many of their caller wait or the line is too long, or that got no memory by \
+     their deadline",
 );
 pub const CALL_MEMORY: Metric = Metric::gauge("call_memory_bytes", "Memory that calls in flight have reserved");
 pub const CALL_MEMORY_LIMIT: Metric = Metric::gauge("call_memory_limit_bytes", "The setting call_memory_bytes");

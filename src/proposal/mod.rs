@@ -16,6 +16,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Instant;
 
+use futures::FutureExt;
 use futures::future::BoxFuture;
 
 use crate::machine::ids::RequestId;
@@ -29,6 +30,13 @@ pub use crate::mint;
 pub trait Adapter: Send + Sync + 'static {
     /// Executes a mutation. `Ok` means that it is durable and visible to every later linearizable `ask`.
     fn propose(&self, proposal: Proposal) -> BoxFuture<'_, Result<Answer, AdapterError>>;
+
+    /// Does the part of a question that only waits, and returns how fresh the query must still be asked for. So a caller
+    /// that takes turns for computing need not wait within its turn.
+    fn catch_up(&self, freshness: Freshness, deadline: Instant) -> BoxFuture<'_, Result<Freshness, AdapterError>> {
+        let _ = deadline;
+        std::future::ready(Ok(freshness)).boxed()
+    }
 
     /// Answers a query.
     fn ask(&self, query: Query, freshness: Freshness, deadline: Instant) -> BoxFuture<'_, Result<Found, AdapterError>>;

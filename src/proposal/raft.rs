@@ -211,6 +211,17 @@ impl Adapter for RaftAdapter {
         .boxed()
     }
 
+    fn catch_up(&self, freshness: Freshness, deadline: Instant) -> BoxFuture<'_, Result<Freshness, AdapterError>> {
+        async move {
+            let local = freshness == Freshness::Local || self.local_reads.load(Ordering::Relaxed);
+            if !local && !planted::has(Bug::ReadWithoutBarrier) {
+                self.catch_up_by(deadline).await?;
+            }
+            Ok(Freshness::Local)
+        }
+        .boxed()
+    }
+
     fn ask(&self, query: Query, freshness: Freshness, deadline: Instant) -> BoxFuture<'_, Result<Found, AdapterError>> {
         async move {
             // Delivery that resumes from an old cursor repeats events, so cursors are never read from an old state.

@@ -25,9 +25,6 @@ const SCRUB_EVERY: Duration = Duration::from_secs(60 * 60);
 /// This fraction of the log's bound is kept behind the snapshot, for followers that lag a little.
 const KEPT_PART: u64 = 4;
 
-/// Entries kept behind the applied one however large they are: a purge must never reach entries that are being applied.
-const KEEP_FEW: u64 = 1000;
-
 /// On a disk that is nearly full, a snapshot is due after this many entries: deletes free space in the state, and the
 /// log and the old snapshot hold theirs until there is a new snapshot. Nothing else would bring one, without writes.
 const ENTRIES_WHEN_LOW: u64 = 50;
@@ -84,15 +81,12 @@ impl Cadence {
     /// The last entry that may be purged if the snapshot covers all entries up to `covered`. A disk that is nearly full
     /// keeps none: the newest file of the log goes only with all of its entries, and it may be as large as the others.
     /// openraft keeps what it is sending to followers.
-    fn purgeable(&self, log: &Log, covered: u64, applied: u64, low: bool) -> u64 {
+    fn purgeable(&self, log: &Log, covered: u64, low: bool) -> u64 {
         if low {
             return covered;
         }
         let by_bytes = log.index_before(covered, self.bytes / KEPT_PART).unwrap_or(0);
-        let by_count = covered.saturating_sub(self.keep_entries);
-        let (kept, few) = (by_bytes.max(by_count), KEEP_FEW.min(self.keep_entries));
-        // Large entries right before the snapshot go once enough others are applied, and not only with the next snapshot.
-        if kept + few <= applied { kept } else { kept.min(covered.saturating_sub(few)) }
+        by_bytes.max(covered.saturating_sub(self.keep_entries))
     }
 }
 
@@ -163,7 +157,7 @@ async fn step(raft: &Raft, kept: &Kept, cadence: &Cadence, memory: &mut Memory) 
     let (covered, snapshot_bytes) = snapshots.newest().map_or((0, 0), |newest| (newest.index, newest.bytes));
     let purged = log.edges().purged.map_or(0, |purged| purged.index);
     let low = disk_space.own_is_low();
-    let purgeable = cadence.purgeable(log, covered, applied, low);
+    let purgeable = cadence.purgeable(log, covered, low);
     let mut done = Ok(());
     if purgeable > purged {
         info!(bytes = log.bytes(), upto = purgeable, "purging the log behind the snapshot");

@@ -125,6 +125,11 @@ impl Calls {
             let why = "the node is busy: too many large responses wait for clients that do not read; try again";
             return Err(CallError::Unavailable(why.to_owned()));
         }
+        // A turn is for computing, so the wait for the read index is not a part of it.
+        let freshness = match &session {
+            Some(_) => runtime.adapter.catch_up(freshness, deadline).await?,
+            None => freshness,
+        };
         let turn = timed(Step::Turn, self.expensive.wait(session.as_ref(), deadline)).await.map_err(|NoTurn| {
             CallError::Unavailable("too many large reads are in progress: read it again later".to_owned())
         })?;
@@ -363,6 +368,47 @@ mod tests {
             let found = self.0.clone().map_or(Ok(Found::Leaf(None)), Err);
             async move { found }.boxed()
         }
+    }
+
+    /// An adapter that cannot confirm a read index and answers only from its own state.
+    struct CutOff;
+
+    impl Adapter for CutOff {
+        fn propose(&self, _proposal: Proposal) -> BoxFuture<'_, Result<Answer, AdapterError>> {
+            std::future::pending().boxed()
+        }
+
+        fn catch_up(&self, freshness: Freshness, _: Instant) -> BoxFuture<'_, Result<Freshness, AdapterError>> {
+            match freshness {
+                Freshness::Local => async { Ok(Freshness::Local) }.boxed(),
+                Freshness::Linearizable => std::future::pending().boxed(),
+            }
+        }
+
+        fn ask(&self, _: Query, freshness: Freshness, _: Instant) -> BoxFuture<'_, Result<Found, AdapterError>> {
+            async move {
+                if freshness == Freshness::Linearizable {
+                    std::future::pending::<()>().await;
+                }
+                Err(AdapterError::Refused(Refusal::SessionUnknown("s".into())))
+            }
+            .boxed()
+        }
+    }
+
+    #[tokio::test]
+    async fn an_expensive_read_that_waits_for_the_read_index_has_no_turn() {
+        let calls = Calls::new(Runtime::new(Arc::new(CutOff)));
+        calls.expensive.note(Some(&"s".into()), Duration::from_secs(1));
+        let read = || request("session::messages", json!({ "session_id": "s" }), Duration::from_secs(10));
+        // More of them than there are turns.
+        let requests = Vec::from_iter((0..64).map(|_| read()));
+        let mut waiting = Vec::from_iter(requests.iter().map(|request| calls.call(request)));
+        waiting.iter_mut().for_each(|call| assert!(call.now_or_never().is_none()));
+        let local =
+            Call { metadata: Some(json!({ "session-manager": { "consistency": "local" } }).to_string()), ..read() };
+        let answer = calls.call(&local).now_or_never().expect("its turn comes");
+        assert!(answer.unwrap_err().to_string().contains("no session"));
     }
 
     fn memory() -> Runtime {

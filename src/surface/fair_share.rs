@@ -1,36 +1,51 @@
 //! Owns: how many calls of one caller run at the same time. A caller that is alone may have many. While others call too,
 //! each has a share of fewer, so that a caller with a thousand calls in flight delays the others by its share and not by
-//! all of them. A call with a large body counts as many. Calls past the share wait in order, and calls past the queue are
-//! refused at once.
-//! Never: which call is more important, or how long one takes.
+//! all of them. A call with a large body or a large answer counts as many. A caller that asks for more than its share
+//! while others ask for less has a smaller one, on average over time. Calls past the share wait in order, and calls that
+//! would wait for too long are refused at once.
+//! Never: which call is more important.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
-use std::ops::Bound;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
+use tokio::runtime::Handle;
 use tokio::sync::oneshot;
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 
 use super::locked;
 use crate::access::identity::{Identity, Proof};
 
-/// Calls that run at the same time. More make nothing faster: the log takes what waits in one write.
-const CALLS_MAX: usize = 2048;
-/// Calls that run at the same time while several callers call, shared by them. Enough to keep the log busy.
-const SHARED_CALLS_MAX: usize = 256;
+/// Calls of a caller that is alone which run at the same time. More make nothing faster: the log takes what waits in one
+/// write.
+const CALLS_MAX: usize = 1024;
+/// What all callers together may have running while several call. Twice of what they share, because some of it waits
+/// for a turn (`expensive_calls.rs`) or for a lost leader.
+const SHARED_CALLS_MAX: usize = 512;
+/// What several callers share. Enough to keep the log busy.
+const SHARED_CALLS: usize = 256;
 /// The least share of a caller.
 const SHARE_MIN: usize = 16;
+/// A caller that asks for more than its share while others ask for less has only this part of it. Then the processors
+/// and the disk have time for the others.
+const PRESSING_PART: usize = 6;
+/// But at least so much. On a fast disk it is enough for some thousand small calls per second.
+const PRESSING_SHARE_MIN: usize = 4;
 /// Calls of one caller that wait. More are refused at once: they would wait longer than a caller does.
 const WAITING_MAX: usize = 1024;
-/// A call counts as one, and as one more for each of these bytes of its body: a log that is busy with large calls delays
-/// small ones by their bytes, not by their number.
+/// A call that would wait longer for its turn is refused at once. It is better served by another node, or later. Longer
+/// than the cluster takes to replace a lost leader.
+const WAIT_MAX: Duration = Duration::from_millis(500);
+/// A call counts as one, and as one more for each of these bytes of its body and its answer: what is busy with large
+/// calls delays small ones by their bytes, not by their number.
 const BYTES_PER_CALL: usize = 16 << 10;
-/// A caller counts for so long after its last call.
+/// A caller counts, and presses, for so long after its last call.
 const CALLS_FOR: Duration = Duration::from_secs(1);
 /// How often callers that have left are forgotten.
 const FORGET_EVERY: Duration = Duration::from_millis(100);
+/// A share stays taken for at most this long after a call. A call that lasted long waited for a disk or a leader.
+const REST_MAX: Duration = Duration::from_millis(100);
 
 /// Whose calls are counted together: those of one name, or of one connection where nobody needs credentials.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -39,6 +54,8 @@ pub enum CallerKey {
     Connection(SocketAddr),
     /// A client of the bus, by its number.
     Client(u64),
+    /// Many callers, of whom this node knows only the door. They have one share, and no one of them presses.
+    Door(&'static str),
 }
 
 impl CallerKey {
@@ -51,10 +68,16 @@ impl CallerKey {
     }
 }
 
-/// So many calls of the caller wait already.
+/// Why a call is refused at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("{0} calls of this caller wait already")]
-pub struct Busy(pub usize);
+pub enum Busy {
+    #[error("{0} calls of this caller wait already")]
+    Caller(usize),
+    #[error("calls wait for more than {WAIT_MAX:?}")]
+    Node,
+    #[error("it is stopping")]
+    Stopping,
+}
 
 #[derive(Clone, Default)]
 pub struct FairShare(Arc<Mutex<State>>);
@@ -62,41 +85,101 @@ pub struct FairShare(Arc<Mutex<State>>);
 struct State {
     running: usize,
     callers: BTreeMap<CallerKey, Account>,
-    /// The caller that was admitted last from the queue. The next one follows it.
-    last: Option<CallerKey>,
+    /// The callers whose first call waits for nothing but room for all. The one that has waited longest comes first.
+    line: VecDeque<(CallerKey, Instant)>,
+    /// How many of the callers press. Counted every now and then.
+    pressing: usize,
     forgotten: Instant,
 }
 
 impl Default for State {
     fn default() -> State {
-        State { running: 0, callers: BTreeMap::new(), last: None, forgotten: Instant::now() }
+        let now = Instant::now();
+        State { running: 0, callers: BTreeMap::new(), line: VecDeque::new(), pressing: 0, forgotten: now }
     }
 }
 
 struct Account {
-    /// What its calls that run count as.
+    /// What its calls that run count as, and those whose share is still taken.
     running: usize,
     waiting: VecDeque<Waiting>,
+    in_line: bool,
     called: Instant,
+    /// When one of its calls last had to wait for its share.
+    pressed: Option<Instant>,
+    /// What an answer counts as, by its latest ones.
+    answer_counts: usize,
 }
 
 struct Waiting {
-    counts: usize,
+    weight: Weight,
     admit: oneshot::Sender<Slot>,
 }
 
+/// What a call counts as.
+#[derive(Debug, Clone, Copy)]
+struct Weight {
+    /// Itself and its body.
+    asked: usize,
+    /// With the answer that is expected.
+    taken: usize,
+}
+
+/// How many callers there are, and how many of them press.
+#[derive(Debug, Clone, Copy)]
+struct Crowd {
+    callers: usize,
+    pressing: usize,
+}
+
 impl Account {
-    /// A call that counts more than the share runs alone.
-    fn has_room(&self, counts: usize, share: usize) -> bool {
-        self.running == 0 || self.running + counts <= share
+    fn new(called: Instant) -> Account {
+        let waiting = VecDeque::new();
+        Account { running: 0, waiting, in_line: false, called, pressed: None, answer_counts: 0 }
     }
 
-    fn check_queue(&mut self) -> Result<(), Busy> {
+    /// A call that counts more than the share runs alone.
+    fn has_room(&self, weight: Weight, share: usize) -> bool {
+        self.running == 0 || self.running + weight.taken <= share
+    }
+
+    fn presses(&self, now: Instant) -> bool {
+        self.pressed.is_some_and(|pressed| now.duration_since(pressed) < CALLS_FOR)
+    }
+
+    /// Whether it presses while others do not.
+    fn is_paced(&self, crowd: Crowd, now: Instant) -> bool {
+        self.presses(now) && crowd.callers > crowd.pressing.max(1)
+    }
+
+    /// What it may have running.
+    fn share(&self, crowd: Crowd, now: Instant) -> usize {
+        match crowd.callers {
+            0 | 1 => CALLS_MAX,
+            callers => {
+                let share = (SHARED_CALLS / callers).max(SHARE_MIN);
+                if self.is_paced(crowd, now) { (share / PRESSING_PART).max(PRESSING_SHARE_MIN) } else { share }
+            }
+        }
+    }
+
+    fn may_run_next(&self, crowd: Crowd, now: Instant) -> bool {
+        let share = self.share(crowd, now);
+        self.waiting.front().is_some_and(|waiting| self.has_room(waiting.weight, share))
+    }
+
+    /// Whether one more call would wait too long if the first in line has waited for so long.
+    fn check_queue(&mut self, first_in_line: Duration) -> Result<(), Busy> {
         if self.waiting.len() >= WAITING_MAX {
             // Those that have stopped waiting do not count.
             self.waiting.retain(|waiting| !waiting.admit.is_closed());
         }
-        if self.waiting.len() < WAITING_MAX { Ok(()) } else { Err(Busy(WAITING_MAX)) }
+        match self.waiting.len() {
+            WAITING_MAX.. => Err(Busy::Caller(WAITING_MAX)),
+            // Each of its calls waits once in the line.
+            waiting if first_in_line.saturating_mul(waiting as u32 + 1) > WAIT_MAX => Err(Busy::Node),
+            _fewer => Ok(()),
+        }
     }
 }
 
@@ -104,39 +187,59 @@ impl Account {
 pub struct Slot {
     share: FairShare,
     caller: CallerKey,
-    counts: usize,
+    weight: Weight,
+    began: Instant,
+    answer_bytes: usize,
+}
+
+impl Slot {
+    /// The size of the answer: it counts like a body.
+    pub fn answers(&mut self, bytes: usize) {
+        self.answer_bytes = bytes;
+    }
 }
 
 impl FairShare {
     /// Waits until a call of this caller may run. A caller that stops waiting gives its place to the next.
     pub async fn take(&self, caller: CallerKey, body_bytes: usize) -> Result<Slot, Busy> {
-        let counts = 1 + body_bytes / BYTES_PER_CALL;
         let admitted = {
             let mut state = locked(&self.0);
-            state.forget_callers();
             let now = Instant::now();
-            let fresh = || Account { running: 0, waiting: VecDeque::new(), called: now };
-            state.callers.entry(caller.clone()).or_insert_with(fresh).called = now;
-            let share = state.share();
-            let may_run = state.running < CALLS_MAX;
-            let Some(account) = state.callers.get_mut(&caller) else { return Err(Busy(0)) };
-            if may_run && account.waiting.is_empty() && account.has_room(counts, share) {
-                account.running += counts;
-                state.running += counts;
-                return Ok(Slot { share: self.clone(), caller, counts });
+            state.forget_callers(now);
+            state.callers.entry(caller.clone()).or_insert_with(|| Account::new(now)).called = now;
+            let (crowd, limit) = (state.crowd(), state.limit());
+            let (running, first_in_line) = (state.running, state.first_in_line(now));
+            let Some(account) = state.callers.get_mut(&caller) else { return Err(Busy::Stopping) };
+            let asked = 1 + body_bytes / BYTES_PER_CALL;
+            let weight = Weight { asked, taken: asked + account.answer_counts };
+            let has_room = account.has_room(weight, account.share(crowd, now));
+            if running < limit && account.waiting.is_empty() && has_room {
+                account.running += weight.taken;
+                state.running += weight.taken;
+                return Ok(self.slot(caller, weight, now));
             }
-            account.check_queue()?;
+            account.check_queue(first_in_line)?;
+            if !has_room && !matches!(caller, CallerKey::Door(_)) {
+                account.pressed = Some(now);
+            }
             let (admit, admitted) = oneshot::channel();
-            account.waiting.push_back(Waiting { counts, admit });
+            account.waiting.push_back(Waiting { weight, admit });
+            state.join_line(&caller, now);
             admitted
         };
         // The sender is dropped only with the whole queue.
-        admitted.await.map_err(|_| Busy(0))
+        admitted.await.map_err(|_| Busy::Stopping)
     }
 
     /// Fails if a further call of this caller would be refused now.
     pub fn check_queue(&self, caller: &CallerKey) -> Result<(), Busy> {
-        locked(&self.0).callers.get_mut(caller).map_or(Ok(()), Account::check_queue)
+        let mut state = locked(&self.0);
+        let first_in_line = state.first_in_line(Instant::now());
+        match state.callers.get_mut(caller) {
+            Some(account) => account.check_queue(first_in_line),
+            None if first_in_line > WAIT_MAX => Err(Busy::Node),
+            None => Ok(()),
+        }
     }
 
     /// Calls that wait for their turn.
@@ -144,53 +247,114 @@ impl FairShare {
         locked(&self.0).callers.values().map(|account| account.waiting.len()).sum()
     }
 
-    fn give_back(&self, caller: &CallerKey, counts: usize) {
-        let mut gone = Vec::new();
-        {
-            let mut state = locked(&self.0);
-            state.running -= counts;
-            if let Some(account) = state.callers.get_mut(caller) {
-                account.running -= counts;
+    fn slot(&self, caller: CallerKey, weight: Weight, began: Instant) -> Slot {
+        Slot { share: self.clone(), caller, weight, began, answer_bytes: 0 }
+    }
+
+    /// A call has ended. Its part of the caller's share may stay taken for a while.
+    fn ended(&self, slot: &Slot) {
+        let mut state = locked(&self.0);
+        let now = Instant::now();
+        state.running -= slot.weight.taken;
+        match (state.rest(slot, now), Handle::try_current()) {
+            (Some(rest), Ok(runtime)) => {
+                let (share, caller, taken) = (self.clone(), slot.caller.clone(), slot.weight.taken);
+                runtime.spawn(async move {
+                    sleep(rest).await;
+                    let mut state = locked(&share.0);
+                    let now = Instant::now();
+                    state.give_back(&caller, taken, now);
+                    share.admit_next(state, now);
+                });
             }
-            while state.running < CALLS_MAX
-                && let Some((next, Waiting { counts, admit })) = state.next()
-            {
-                state.running += counts;
-                // A caller that has stopped waiting gives its slot back, after the lock is released.
-                gone.extend(admit.send(Slot { share: self.clone(), caller: next, counts }).err());
-            }
+            (None, _) | (_, Err(_)) => state.give_back(&slot.caller, slot.weight.taken, now),
         }
+        self.admit_next(state, now);
+    }
+
+    /// Admits calls from the line while there is room.
+    fn admit_next(&self, mut state: MutexGuard<'_, State>, now: Instant) {
+        let mut gone = Vec::new();
+        while let Some((caller, Waiting { weight, admit })) = state.next(now) {
+            // A caller that has stopped waiting gives its slot back, after the lock is released.
+            gone.extend(admit.send(self.slot(caller, weight, now)).err());
+        }
+        drop(state);
         drop(gone);
     }
 }
 
 impl State {
-    /// What one caller may have running.
-    fn share(&self) -> usize {
-        match self.callers.len() {
-            0 | 1 => CALLS_MAX,
-            callers => (SHARED_CALLS_MAX / callers).max(SHARE_MIN),
+    fn crowd(&self) -> Crowd {
+        Crowd { callers: self.callers.len(), pressing: self.pressing }
+    }
+
+    fn limit(&self) -> usize {
+        if self.callers.len() <= 1 { CALLS_MAX } else { SHARED_CALLS_MAX }
+    }
+
+    /// How long the first in line has waited.
+    fn first_in_line(&self, now: Instant) -> Duration {
+        self.line.front().map_or(Duration::ZERO, |(_, since)| now.duration_since(*since))
+    }
+
+    /// Puts a caller into the line if its first call waits for nothing else.
+    fn join_line(&mut self, caller: &CallerKey, now: Instant) {
+        let crowd = self.crowd();
+        let Some(account) = self.callers.get_mut(caller) else { return };
+        if !account.in_line && account.may_run_next(crowd, now) {
+            account.in_line = true;
+            self.line.push_back((caller.clone(), now));
         }
     }
 
-    /// The first call that waits of the next caller that has some of its share left.
-    fn next(&mut self) -> Option<(CallerKey, Waiting)> {
-        let share = self.share();
-        let may_run =
-            |account: &Account| account.waiting.front().is_some_and(|waiting| account.has_room(waiting.counts, share));
-        let after = self.last.clone().map_or(Bound::Unbounded, Bound::Excluded);
-        let later = self.callers.range((after, Bound::Unbounded)).find(|(_, account)| may_run(account));
-        let found = later.or_else(|| self.callers.iter().find(|(_, account)| may_run(account)));
-        let key = found.map(|(key, _)| key.clone())?;
-        let account = self.callers.get_mut(&key)?;
-        let waiting = account.waiting.pop_front()?;
-        account.running += waiting.counts;
-        self.last = Some(key.clone());
-        Some((key, waiting))
+    /// The next call that may run.
+    fn next(&mut self, now: Instant) -> Option<(CallerKey, Waiting)> {
+        while self.running < self.limit() {
+            let (caller, _) = self.line.pop_front()?;
+            let crowd = self.crowd();
+            let Some(account) = self.callers.get_mut(&caller) else { continue };
+            account.in_line = false;
+            while account.waiting.front().is_some_and(|waiting| waiting.admit.is_closed()) {
+                account.waiting.pop_front();
+            }
+            // Its share may have become smaller. It joins again when a call of it ends.
+            if !account.may_run_next(crowd, now) {
+                continue;
+            }
+            let Some(waiting) = account.waiting.pop_front() else { continue };
+            account.running += waiting.weight.taken;
+            self.running += waiting.weight.taken;
+            self.join_line(&caller, now);
+            return Some((caller, waiting));
+        }
+        None
     }
 
-    fn forget_callers(&mut self) {
-        let now = Instant::now();
+    /// How long the share of a call that has ended stays taken. A caller that presses has its share on average: a call
+    /// that counted more than the share, or more than was known when it began, took the time of several.
+    fn rest(&mut self, slot: &Slot, now: Instant) -> Option<Duration> {
+        let answer_counts = slot.answer_bytes / BYTES_PER_CALL;
+        let crowd = self.crowd();
+        let account = self.callers.get_mut(&slot.caller)?;
+        account.answer_counts = (account.answer_counts * 3 + answer_counts) / 4;
+        if !account.is_paced(crowd, now) {
+            return None;
+        }
+        let (counted, taken) = (slot.weight.asked + answer_counts, slot.weight.taken.min(account.share(crowd, now)));
+        let rest = now.duration_since(slot.began) * counted.saturating_sub(taken) as u32 / taken.max(1) as u32;
+        (!rest.is_zero()).then_some(rest.min(REST_MAX))
+    }
+
+    fn give_back(&mut self, caller: &CallerKey, taken: usize, now: Instant) {
+        let Some(account) = self.callers.get_mut(caller) else { return };
+        account.running -= taken;
+        if !account.waiting.is_empty() {
+            self.join_line(caller, now);
+        }
+    }
+
+    fn forget_callers(&mut self, now: Instant) {
         if now.duration_since(self.forgotten) < FORGET_EVERY {
             return;
         }
@@ -199,12 +363,13 @@ impl State {
             account.running > 0 || !account.waiting.is_empty() || now.duration_since(account.called) < CALLS_FOR
         };
         self.callers.retain(|_, account| counts(account));
+        self.pressing = self.callers.values().filter(|account| account.presses(now)).count();
     }
 }
 
 impl Drop for Slot {
     fn drop(&mut self) {
-        self.share.give_back(&self.caller, self.counts);
+        self.share.ended(self);
     }
 }
 
@@ -217,6 +382,9 @@ mod tests {
     fn key(name: &str) -> CallerKey {
         CallerKey::Name(name.into())
     }
+
+    /// The share of one that presses beside one that does not.
+    const PRESSED: usize = SHARED_CALLS / 2 / PRESSING_PART;
 
     async fn many(share: &FairShare, name: &str, calls: usize) -> Vec<Slot> {
         let mut slots = Vec::new();
@@ -234,9 +402,10 @@ mod tests {
         assert!(waiting.as_mut().now_or_never().is_none(), "the node is full");
         drop(all);
         assert!(waiting.now_or_never().is_some());
+        tokio::time::advance(CALLS_FOR * 2).await;
 
         let modest = many(&share, "modest", 1).await;
-        let held = many(&share, "greedy", SHARED_CALLS_MAX / 2).await;
+        let held = many(&share, "greedy", SHARED_CALLS / 2).await;
         let mut next = Box::pin(share.take(key("greedy"), 0));
         assert!(next.as_mut().now_or_never().is_none(), "half of what is shared is its share");
         assert!(share.take(key("modest"), 0).now_or_never().is_some(), "the other one does not wait");
@@ -246,6 +415,104 @@ mod tests {
         // The other one has left, so the share is everything again.
         tokio::time::advance(CALLS_FOR * 2).await;
         many(&share, "greedy", CALLS_MAX).await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_caller_that_presses_has_a_small_share_while_others_do_not_press() {
+        let share = FairShare::default();
+        let modest = many(&share, "modest", 1).await;
+        let mut held = many(&share, "greedy", SHARED_CALLS / 2).await;
+        let mut next = Box::pin(share.take(key("greedy"), 0));
+        assert!(next.as_mut().now_or_never().is_none());
+        held.truncate(PRESSED);
+        assert!(next.as_mut().now_or_never().is_none(), "it presses, so its share is smaller now");
+        held.pop();
+        assert!(next.now_or_never().is_some());
+        drop((held, modest));
+        // If all press, nobody is protected from anybody, and each has an equal part.
+        let mut all = many(&share, "greedy", PRESSED).await;
+        all.extend(many(&share, "modest", SHARED_CALLS / 2).await);
+        let names = ["greedy", "modest"].into_iter().cycle().take(2 * SHARED_CALLS);
+        let mut waiting = Vec::from_iter(names.map(|name| Box::pin(share.take(key(name), 0))));
+        waiting.iter_mut().for_each(|call| assert!(call.as_mut().now_or_never().is_none()));
+        tokio::time::advance(FORGET_EVERY * 2).await;
+        let _counts_again = share.take(key("modest"), 0).now_or_never();
+        all.clear();
+        let running = |name| locked(&share.0).callers[&key(name)].running;
+        assert_eq!((running("greedy"), running("modest")), (SHARED_CALLS / 2, SHARED_CALLS / 2));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn many_callers_behind_one_door_are_not_one_that_presses() {
+        let share = FairShare::default();
+        let _modest = many(&share, "modest", 1).await;
+        let behind_door = || share.take(CallerKey::Door("gateway"), 0).now_or_never();
+        let fill = || Vec::from_iter(std::iter::from_fn(behind_door));
+        assert_eq!(fill().len(), SHARED_CALLS / 2);
+        assert_eq!(fill().len(), SHARED_CALLS / 2, "its share is the same although a call had to wait");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_caller_that_presses_has_its_share_on_average_however_large_its_calls_are() {
+        let share = FairShare::default();
+        let modest = many(&share, "modest", 1).await;
+        let four_shares = (4 * PRESSED - 1) * BYTES_PER_CALL;
+        let large = share.take(key("greedy"), four_shares).await;
+        let mut next = Box::pin(share.take(key("greedy"), SHARED_CALLS * BYTES_PER_CALL));
+        assert!(next.as_mut().now_or_never().is_none());
+        tokio::time::sleep(Duration::from_millis(10)).await;
+        drop(large);
+        let waited = Instant::now();
+        let mut large = next.await.expect("its turn comes");
+        assert_eq!(waited.elapsed(), Duration::from_millis(30), "three times as long as the call took");
+        // A call that answers with so much has taken as long, although that was not known when it began.
+        drop(large);
+        tokio::time::sleep(REST_MAX).await;
+        large = share.take(key("greedy"), 0).await.expect("a slot");
+        let mut others = many(&share, "greedy", PRESSED - 1).await;
+        let mut next = Box::pin(share.take(key("greedy"), 0));
+        assert!(next.as_mut().now_or_never().is_none());
+        tokio::time::sleep(Duration::from_millis(10)).await;
+        large.answers(4 * BYTES_PER_CALL);
+        drop(large);
+        let waited = Instant::now();
+        let next = next.await.expect("its turn comes");
+        assert_eq!(waited.elapsed(), Duration::from_millis(40));
+        // The next ones are expected to answer with as much. A call that took very long waited for something else.
+        others.push(next);
+        assert_eq!(locked(&share.0).callers[&key("greedy")].answer_counts, 1);
+        tokio::time::sleep(Duration::from_secs(60)).await;
+        let more = share.take(key("modest"), 0).await;
+        drop((others, more, modest));
+        tokio::time::sleep(REST_MAX).await;
+        assert_eq!(locked(&share.0).callers[&key("greedy")].running, 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_call_that_would_wait_for_long_is_refused_at_once() {
+        let share = FairShare::default();
+        let mut running = Vec::new();
+        for nth in 0..SHARED_CALLS_MAX {
+            running.extend(many(&share, &format!("caller {nth}"), 1).await);
+        }
+        let waits = |name: &str| {
+            let mut call = Box::pin(share.take(key(name), 0));
+            assert!(call.as_mut().now_or_never().is_none(), "{name}");
+            call
+        };
+        let first = waits("first");
+        tokio::time::sleep(WAIT_MAX / 2).await;
+        let second = waits("second");
+        let third = waits("second");
+        assert_eq!(share.take(key("second"), 0).await.err(), Some(Busy::Node), "its third call would wait too long");
+        tokio::time::sleep(WAIT_MAX / 2 + Duration::from_millis(1)).await;
+        assert_eq!(share.take(key("late"), 0).await.err(), Some(Busy::Node));
+        assert_eq!(share.check_queue(&key("never seen")), Err(Busy::Node));
+        running.pop();
+        assert!(first.now_or_never().is_some(), "those that wait are served");
+        assert_eq!(share.check_queue(&key("never seen")), Ok(()), "the next in line waits only for half as long");
+        running.truncate(2);
+        assert!(second.now_or_never().is_some() && third.now_or_never().is_some());
     }
 
     #[tokio::test(start_paused = true)]
@@ -259,6 +526,7 @@ mod tests {
             waiting.push((name, call));
         }
         assert_eq!(share.waiting(), 5);
+        all.truncate(SHARED_CALLS_MAX);
         let mut order = Vec::new();
         let mut slots = Vec::new();
         while !waiting.is_empty() {
@@ -281,8 +549,11 @@ mod tests {
         let mut all = many(&share, "a", CALLS_MAX).await;
         let mut waiting: Vec<_> = (0..WAITING_MAX).map(|_| Box::pin(share.take(key("a"), 0))).collect();
         waiting.iter_mut().for_each(|call| assert!(call.as_mut().now_or_never().is_none()));
-        assert_eq!(share.take(key("a"), 0).await.err(), Some(Busy(WAITING_MAX)));
-        assert_eq!((share.check_queue(&key("a")), share.check_queue(&key("b"))), (Err(Busy(WAITING_MAX)), Ok(())));
+        assert_eq!(share.take(key("a"), 0).await.err(), Some(Busy::Caller(WAITING_MAX)));
+        assert_eq!(
+            (share.check_queue(&key("a")), share.check_queue(&key("b"))),
+            (Err(Busy::Caller(WAITING_MAX)), Ok(()))
+        );
         let last = waiting.pop();
         drop(waiting);
         all.pop();
@@ -296,7 +567,7 @@ mod tests {
     async fn a_large_call_counts_as_many_and_one_larger_than_a_share_runs_alone() {
         let share = FairShare::default();
         let _modest = many(&share, "modest", 1).await;
-        let large = share.take(key("greedy"), SHARED_CALLS_MAX * BYTES_PER_CALL).now_or_never();
+        let large = share.take(key("greedy"), SHARED_CALLS * BYTES_PER_CALL).now_or_never();
         assert!(large.is_some(), "it runs although it counts as more than the share");
         let mut second = Box::pin(share.take(key("greedy"), 0));
         assert!(second.as_mut().now_or_never().is_none(), "nothing of its caller runs beside it");
@@ -304,7 +575,7 @@ mod tests {
         drop(large);
         assert!(second.now_or_never().is_some());
         // Three callers have a third each, which has room for two eighths.
-        let eighth = (SHARED_CALLS_MAX / 8 - 1) * BYTES_PER_CALL;
+        let eighth = (SHARED_CALLS / 8 - 1) * BYTES_PER_CALL;
         let mut running = Vec::new();
         while let Some(slot) = share.take(key("other"), eighth).now_or_never() {
             running.push(slot);

@@ -288,7 +288,7 @@ impl Gate {
             Err(_) => return Err(busy("the turn of the call did not come by its deadline".to_owned())),
         };
         match tokio::time::timeout_at(deadline.into(), self.memory.take(body_bytes)).await {
-            Ok(Some(memory)) => Ok(Admission { _memory: memory, _slot: slot }),
+            Ok(Some(memory)) => Ok(Admission { _memory: memory, slot }),
             Ok(None) => Err(CallError::shutting_down(function)),
             Err(_) => Err(busy("no memory for the call became free by its deadline".to_owned())),
         }
@@ -390,7 +390,14 @@ impl Gate {
 /// A call that may run. Dropping it lets others run.
 pub struct Admission {
     _memory: OwnedSemaphorePermit,
-    _slot: Slot,
+    slot: Slot,
+}
+
+impl Admission {
+    /// The size of the answer, which counts towards the share of the caller.
+    pub fn answers(&mut self, bytes: usize) {
+        self.slot.answers(bytes);
+    }
 }
 
 /// The memory for calls in flight.

@@ -442,24 +442,32 @@ async fn call(
     let forwards = port.bus.forwards(&realm_of(&caller.identity), &function);
     if !forwards && let Err(busy) = gate.check_queue(&key) {
         discard_small(request.into_body(), DISCARD_MAX_BUSY).await;
-        return error(busy.kind(), &busy.message());
+        return try_later(&busy);
     }
     let trace = trace_of(request.headers().get("traceparent").and_then(|value| value.to_str().ok()));
     let (body, room) = match read_body(&port, request).await {
         Ok(read) => read,
         Err(refused) => return refused.into_response(),
     };
+    let deadline = gate.deadline();
+    // A call to another client's function may take minutes. It must not hold what this node's functions need.
+    let admitted = match forwards {
+        true => check_open(&function, &port.shutdown).map(|()| None),
+        false => gate.admit(key, &function, body.len(), deadline, &port.shutdown).await.map(Some),
+    };
+    let mut admitted = match admitted {
+        Ok(admitted) => admitted,
+        Err(busy) => return try_later(&busy),
+    };
+    drop(room);
     let answer = async {
-        let deadline = gate.deadline();
-        check_open(&function, &port.shutdown)?;
-        // A call to another client's function may take minutes. It must not hold what this node's functions need.
-        let _admitted = match forwards {
-            true => None,
-            false => Some(gate.admit(key, &function, body.len(), deadline, &port.shutdown).await?),
-        };
-        drop(room);
         let is_crowded = port.bus.has_crowded_responses();
-        port.bus.call(Call { function, body, metadata, deadline, caller, trace, is_crowded }).await
+        let call = Call { function, body, metadata, deadline, caller, trace, is_crowded };
+        let answer = port.bus.call(call).await?;
+        if let Some(admitted) = &mut admitted {
+            admitted.answers(answer.len());
+        }
+        Ok(answer)
     };
     match answer.await {
         Ok(result) => large_text(&port, result),
@@ -532,6 +540,12 @@ fn large_text(port: &Port, text: String) -> Response {
         (header::CONTENT_LENGTH, HeaderValue::from(length)),
     ];
     (StatusCode::OK, headers, Body::from_stream(pieces)).into_response()
+}
+
+/// A call that was not admitted. Nothing was done, and the node may have room in a moment.
+fn try_later(busy: &CallError) -> Response {
+    let later = [(header::RETRY_AFTER, HeaderValue::from_static("1"))];
+    (later, error(busy.kind(), &busy.message())).into_response()
 }
 
 /// An error response with the status and code of the table.

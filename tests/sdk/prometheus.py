@@ -2,8 +2,8 @@
 
 Run by hand, as root on Linux: python3 tests/sdk/prometheus.py target/debug/session-manager /usr/bin/prometheus
 It needs the Debian package `prometheus` (with promtool) and a C compiler. It takes about ten minutes, and never more than twenty.
+Another number of seconds and the names of faults may follow, to make only these: ... /usr/bin/prometheus 30 slow_apply
 The rules are those of deploy/monitoring with shorter times: every `for` is 5 s, and every range at most a minute.
-SessionManagerApplyLag is not made here: `promtool test rules deploy/monitoring/rules_test.yaml` covers it.
 """
 
 import http.client
@@ -23,6 +23,8 @@ import urllib.parse
 
 BINARY, PROMETHEUS = os.path.abspath(sys.argv[1]), os.path.abspath(sys.argv[2])
 SECONDS = int(sys.argv[3]) if len(sys.argv) > 3 else 600
+# The faults to make; all of them if none is named.
+CHOSEN = sys.argv[4:]
 # Every wait of this test has a bound of its own. This is the bound of all of them together.
 SECONDS_MAX = SECONDS + 600
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -254,15 +256,30 @@ def each(seconds, work_once):
     return ended
 
 
-def faults():
-    # 1. Certificates that expire tomorrow, then new ones.
+FAULTS = {}
+
+
+def makes(make):
+    FAULTS[make.__name__] = make
+
+
+@makes
+def certificates():
+    """Certificates that expire tomorrow, then new ones."""
     wait_for(["SessionManagerCertificateExpires"], True)
     run("certs", "node", "any", "127.0.0.1", "localhost", "--days", "365", "--force")
     wait_for(["SessionManagerCertificateExpires"], False)
-    # 2. A node is killed.
+
+
+@makes
+def killed_node():
     victim = (leader() + 1) % 3
     fault(["SessionManagerNodeDown"], lambda: kill(victim), lambda: start(victim))
-    # 3. Two of three stand still.
+
+
+@makes
+def stopped_nodes():
+    """Two of three stand still."""
     still = [(leader() + 1) % 3, (leader() + 2) % 3]
     signals = lambda name: [os.kill(processes[node].pid, name) for node in still]
     running = ({0, 1, 2} - set(still)).pop()
@@ -273,7 +290,11 @@ def faults():
         lambda: signals(signal.SIGSTOP),
         lambda: (signals(signal.SIGCONT), [one.set() for one in failing]),
     )
-    # 4. One leader after the other is killed.
+
+
+@makes
+def killed_leaders():
+    """One leader after the other is killed."""
     def kill_leaders():
         for _ in range(8):
             lost = leader()
@@ -282,11 +303,48 @@ def faults():
             start(lost)
             time.sleep(2)
     fault(["SessionManagerManyLeaderChanges"], kill_leaders, lambda: None)
-    # 5. A disk gets full.
+
+
+@makes
+def slow_apply():
+    """The thread of a follower that applies entries gets one part in three thousand of a processor. All else on that node is quick."""
+    node, leads = (leader() + 1) % 3, leader()
+    tasks = f"/proc/{processes[node].pid}/task"
+    [thread] = [int(task) for task in os.listdir(tasks) if open(f"{tasks}/{task}/comm").read().strip() == "apply"]
+    everywhere = os.sched_getaffinity(thread)
+    processor = min(everywhere)
+    busy = []
+    def starve():
+        # It has a higher priority than others, so that it is not alone with the thread for long.
+        loop = f"import os\nos.sched_setaffinity(0, {{{processor}}})\nos.nice(-5)\nwhile True: pass"
+        busy.append(subprocess.Popen([sys.executable, "-c", loop]))
+        os.sched_setaffinity(thread, {processor})
+        os.sched_setscheduler(thread, os.SCHED_IDLE, os.sched_param(0))
+    def feed():
+        busy.pop().kill() if busy else None
+        os.sched_setscheduler(thread, os.SCHED_OTHER, os.sched_param(0))
+        os.sched_setaffinity(thread, everywhere)
+    post(leads, "session::ensure", {"session_id": "s3"})
+    body = {"session_id": "s3", "message": message(64)}
+    appends = [each(0, lambda: post(leads, "session::append", body)) for _ in range(12)]
+    try:
+        fault(["SessionManagerApplyLag"], starve, lambda: (feed(), [one.set() for one in appends]))
+    finally:
+        if busy:
+            busy.pop().kill()
+
+
+@makes
+def full_disk():
     node = (leader() + 1) % 3
     fault(["SessionManagerDiskFillsUp"], lambda: leave_free(node, 50 << 20), lambda: remove_ballast(node))
     fault(["SessionManagerDiskNearlyFull"], lambda: leave_free(node, 20 << 20), lambda: remove_ballast(node))
-    # 6. A snapshot does not fit. Deletes on a disk that is nearly full ask for one.
+
+
+@makes
+def snapshot_without_room():
+    """A snapshot does not fit. Deletes on a disk that is nearly full ask for one."""
+    node = (leader() + 1) % 3
     for number in range(60):
         post(node, "session::ensure", {"session_id": f"d{number}"})
         post(node, "session::append", {"session_id": f"d{number}", "message": message(400 << 10)})
@@ -297,8 +355,12 @@ def faults():
             post(node, "session::delete", {"session_id": f"d{number}"})
     say(f"disk of node {node}: {disk(node) >> 20} MiB free")
     fault(["SessionManagerSnapshotsFail"], no_room, lambda: remove_ballast(node))
-    # 7. Connections that nobody uses.
-    idle = []
+
+
+@makes
+def idle_connections():
+    """Connections that nobody uses."""
+    node, idle = (leader() + 1) % 3, []
     def connect():
         for _ in range(56):
             try:
@@ -310,8 +372,12 @@ def faults():
     renew.set()
     close_all(idle)
     wait_for(["SessionManagerConnectionsExhausted"], False)
-    # 8. A subscriber that does not read.
-    stuck = []
+
+
+@makes
+def stuck_subscriber():
+    """A subscriber that does not read."""
+    node, stuck = (leader() + 1) % 3, []
     def subscribe():
         reader = socket.socket()
         reader.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -325,12 +391,22 @@ def faults():
     more.set()
     close_all(stuck)
     wait_for(["SessionManagerSubscribersBehind"], False)
-    # 9. A token that nobody knows.
+
+
+@makes
+def wrong_token():
+    """A token that nobody knows."""
+    node = (leader() + 1) % 3
     wrong = each(0.1, lambda: post(node, "session::list", {}, token="wrong"))
     wait_for(["SessionManagerLoginsRefused"], True)
     wrong.set()
     wait_for(["SessionManagerLoginsRefused"], False)
-    # 10. More large calls than there is memory for.
+
+
+@makes
+def large_calls():
+    """More large calls than there is memory for."""
+    node = (leader() + 1) % 3
     body = {"session_id": "s2", "message": message(2 << 20)}
     large = [each(0, lambda: post(node, "session::append", body)) for _ in range(48)]
     wait_for(["SessionManagerCallsNotAdmitted"], True)
@@ -339,9 +415,19 @@ def faults():
     # What was admitted of it would fill the disks.
     post(node, "session::delete", {"session_id": "s2"})
     wait_for(["SessionManagerCallsNotAdmitted"], False)
-    # 11. A disk that takes long for every sync.
-    slow = os.path.join(work, f"slow-{node}")
+
+
+@makes
+def slow_disk():
+    """A disk that takes long for every sync."""
+    slow = os.path.join(work, f"slow-{(leader() + 1) % 3}")
     fault(["SessionManagerSlowDisk"], lambda: open(slow, "w").close(), lambda: os.remove(slow))
+
+
+def faults():
+    for name in CHOSEN or FAULTS:
+        say(name)
+        FAULTS[name]()
 
 
 def close_all(sockets):
@@ -353,6 +439,10 @@ def too_long(*_):
     raise SystemExit(f"not done after {SECONDS_MAX} s")
 
 
+unknown = [name for name in CHOSEN if name not in FAULTS]
+if unknown:
+    os.rmdir(work)
+    sys.exit(f"no fault is called {', '.join(unknown)}; there are {', '.join(FAULTS)}")
 signal.signal(signal.SIGALRM, too_long)
 signal.alarm(SECONDS_MAX)
 finished = False
@@ -387,7 +477,9 @@ try:
     connection = http.client.HTTPConnection("127.0.0.1", scraper, timeout=10)
     connection.request("GET", "/api/v1/query?" + query)
     scrapes = {row["metric"]["instance"]: row["value"][1] for row in json.loads(connection.getresponse().read())["data"]["result"]}
-    if firing():
+    # Without the fault of the certificates, nobody renews them.
+    stay = {"SessionManagerCertificateExpires"} if CHOSEN and "certificates" not in CHOSEN else set()
+    if firing() - stay:
         failed.append((sorted(firing()), "fires at the end"))
     if len(scrapes) < 3 or not counts["ok"]:
         failed.append((sorted(scrapes), "nodes were scraped"))

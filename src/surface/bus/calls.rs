@@ -74,7 +74,7 @@ impl Share {
 #[derive(Default)]
 struct Admitted {
     _permits: Vec<OwnedSemaphorePermit>,
-    _admission: Option<Admission>,
+    admission: Option<Admission>,
 }
 
 impl Bus {
@@ -92,7 +92,7 @@ impl Bus {
             Action::Void => None,
             Action::Answer | Action::Enqueue | Action::Unknown => invoke.invocation_id.map(|id| id.get().to_owned()),
         };
-        let permits = match self.admit(client, share, frame.len(), &invoke, answer_to.is_none()).await {
+        let mut permits = match self.admit(client, share, frame.len(), &invoke, answer_to.is_none()).await {
             Ok(permits) => permits,
             Err(error) => return answer(client, answer_to.as_deref(), &invoke.function_id, Err(error)),
         };
@@ -100,6 +100,9 @@ impl Bus {
         let (bus, client) = (self.clone(), client.clone());
         let mut whole = Box::pin(async move {
             let result = bus.route(&mut invocation, Some(&client)).await;
+            if let (Some(admission), Ok(result)) = (&mut permits.admission, &result) {
+                admission.answers(result.len());
+            }
             answer(&client, answer_to.as_deref(), &invocation.call.function, result);
             // Released only now: a client with calls in flight is kept when its socket is lost.
             drop(permits);
@@ -150,7 +153,7 @@ impl Bus {
             let key = CallerKey::of(&client.identity, CallerKey::Client(client.number));
             admission = Some(self.gate.admit(key, &invoke.function_id, bytes, deadline, &share.closing).await?);
         }
-        Ok(Admitted { _permits: permits, _admission: admission })
+        Ok(Admitted { _permits: permits, admission })
     }
 
     /// Makes a call for another door of the port, which admitted it.

@@ -128,13 +128,14 @@ impl Gateway {
     async fn call(&self, caller: &Caller, function: &str, body: Value, at: Reads) -> Result<Value, GatewayError> {
         let gate = self.bus.gate();
         let (body, deadline) = (body.to_string(), gate.deadline());
-        let key = CallerKey::of(&caller.identity, CallerKey::Name("gateway".into()));
-        let _admitted = gate.admit(key, function, body.len(), deadline, &self.closing).await?;
+        let key = CallerKey::of(&caller.identity, CallerKey::Door("gateway"));
+        let mut admitted = gate.admit(key, function, body.len(), deadline, &self.closing).await?;
         let mut call = Call::new(function, body, deadline, caller.clone());
         if at == Reads::Local {
             call.metadata = Some(json!({ NAME: { "consistency": "local" } }).to_string());
         }
         let answer = gate.call(&call).await?;
+        admitted.answers(answer.len());
         serde_json::from_str(&answer).map_err(|error| {
             tracing::error!(function, %error, "a function answered with text that is not JSON");
             GatewayError::Internal
@@ -204,7 +205,7 @@ impl Gateway {
 
 /// The commands and queries of one scope share the calls that run, as the calls of one caller do.
 fn work_of(scope: Option<&Scope>) -> DoorWork {
-    let key = CallerKey::Name(scope.map_or("gateway", Scope::text).into());
+    let key = scope.map_or(CallerKey::Door("gateway"), |scope| CallerKey::Name(scope.text().into()));
     DoorWork { door: Door::Gateway, key }
 }
 

@@ -39,16 +39,19 @@ impl Desk<'_> {
         let gate = self.port.bus.gate();
         check_open(function, &self.port.shutdown)?;
         // Every person and every channel is a caller of its own.
-        let key =
-            CallerKey::Name(body.get("caller").map_or("session model".into(), |caller| caller.to_string().into()));
+        let key = body
+            .get("caller")
+            .map_or(CallerKey::Door("session model"), |caller| CallerKey::Name(caller.to_string().into()));
         let body = body.to_string();
         let deadline = gate.deadline();
-        let _admitted = gate.admit(key, function, body.len(), deadline, &self.port.shutdown).await?;
+        let mut admitted = gate.admit(key, function, body.len(), deadline, &self.port.shutdown).await?;
         let caller = Caller { door: Door::Http, identity: own_identity() };
         let metadata = match fresh {
             Fresh::Linearizable => None,
             Fresh::Local => Some(json!({ NAME: { "consistency": "local" } }).to_string()),
         };
-        gate.call(&Call { metadata, ..Call::new(function, body, deadline, caller) }).await
+        let answer = gate.call(&Call { metadata, ..Call::new(function, body, deadline, caller) }).await?;
+        admitted.answers(answer.len());
+        Ok(answer)
     }
 }
