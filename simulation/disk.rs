@@ -1,18 +1,16 @@
-//! Owns: the disk of a simulated host, for the log and the snapshots, and its faults. turmoil loses or tears unsynced
-//! writes when the host crashes; this file makes reads and writes fail on demand.
-//! Never: what the bytes mean.
+//! Owns: the disk of a simulated host, for the log and the snapshots: reads and writes that fail on demand. What a power
+//! loss does is in `file_system.rs`. Never: what the bytes mean.
 
-use std::collections::BTreeMap;
 use std::io::{self, Read, Seek, SeekFrom, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use session_manager::planted::{self, Bug};
 use session_manager::storage::disk::{Disk, DiskFile, Lock};
-use turmoil::fs::shim::std::fs;
 
 use crate::determinism::Chance;
+use crate::file_system::{File, FileSystem};
 use crate::truncated;
 
 /// A fault of a disk. A node has at most one at a time, and it outlives crashes.
@@ -40,9 +38,9 @@ pub struct Faults {
 }
 
 impl Faults {
-    pub fn new(mut chance: Chance) -> Arc<Faults> {
+    pub fn new(mut chance: Chance) -> Faults {
         let piece_bytes = *chance.pick(&[1 << 10, 2 << 10, 4 << 10, 16 << 10]).unwrap_or(&usize::MAX);
-        Arc::new(Faults { state: Mutex::new((None, chance)), piece_bytes })
+        Faults { state: Mutex::new((None, chance)), piece_bytes }
     }
 
     pub fn set(&self, trouble: Option<Trouble>) {
@@ -80,27 +78,28 @@ impl Faults {
     }
 }
 
-/// The open files with their current names. The simulated disk knows files only by name, so a rename must be tracked.
-type Open = Arc<Mutex<(u64, BTreeMap<u64, PathBuf>)>>;
+/// A file that the product does not sync is written back by the operating system after this many writes.
+const WRITTEN_BACK_AFTER: usize = 64;
 
+/// The disk of a host. It outlives the processes of the host.
 #[derive(Clone)]
 pub struct SimulatedDisk {
-    faults: Arc<Faults>,
-    open: Open,
+    files: Arc<FileSystem>,
+    pub faults: Arc<Faults>,
 }
 
 impl SimulatedDisk {
-    pub fn new(faults: Arc<Faults>) -> SimulatedDisk {
-        SimulatedDisk { faults, open: Open::default() }
+    pub fn new(files: FileSystem, faults: Faults) -> SimulatedDisk {
+        SimulatedDisk { files: Arc::new(files), faults: Arc::new(faults) }
     }
 
-    fn opened(&self, path: &Path, writes: bool, file: fs::File) -> Box<dyn DiskFile> {
-        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
-        open.0 += 1;
-        let id = open.0;
-        open.1.insert(id, path.to_owned());
-        let handle = Handle { id, path: path.to_owned(), open: self.open.clone() };
-        Box::new(SimulatedFile { file, handle, writes, cursor: 0, unsynced: 0, faults: self.faults.clone() })
+    /// The host loses power.
+    pub fn lose_power(&self) {
+        self.files.lose_power();
+    }
+
+    fn opened(&self, file: File) -> Box<dyn DiskFile> {
+        Box::new(SimulatedFile { file, cursor: 0, unsynced: 0, disk: self.clone() })
     }
 }
 
@@ -114,61 +113,54 @@ fn broken(what: &str) -> io::Error {
 
 impl Disk for SimulatedDisk {
     fn create_dir(&self, dir: &Path) -> io::Result<()> {
-        let missing: Vec<&Path> = dir.ancestors().take_while(|dir| !fs::exists(dir)).collect();
+        let missing: Vec<&Path> = dir.ancestors().take_while(|dir| !self.files.exists(dir)).collect();
         if !missing.is_empty() && self.faults.feel(Trouble::Full) {
             return Err(no_space());
         }
-        fs::create_dir_all(dir)?;
-        missing.into_iter().filter_map(Path::parent).try_for_each(fs::sync_dir)
+        missing.iter().rev().try_for_each(|dir| self.files.create_dir(dir))?;
+        missing.into_iter().filter_map(Path::parent).try_for_each(|dir| self.files.sync_dir(dir))
     }
 
     fn list(&self, dir: &Path) -> io::Result<Vec<String>> {
-        let mut names = Vec::new();
-        for found in fs::read_dir(dir)? {
-            names.extend(found?.file_name().into_string());
-        }
-        Ok(names)
+        self.files.list(dir)
     }
 
     fn read(&self, path: &Path) -> io::Result<Box<dyn DiskFile>> {
+        let file = self.files.open(path)?;
         // The product reads a draft only to verify a snapshot that it received.
         if planted::has(Bug::AcceptTruncatedSnapshot) && path.extension().is_some_and(|ending| ending == "new") {
-            truncated::complete(path)?;
+            truncated::complete(&file);
         }
-        Ok(self.opened(path, false, fs::File::open(path)?))
+        Ok(self.opened(file))
     }
 
     fn edit(&self, path: &Path) -> io::Result<Box<dyn DiskFile>> {
-        Ok(self.opened(path, true, fs::OpenOptions::new().read(true).write(true).open(path)?))
+        Ok(self.opened(self.files.open(path)?))
     }
 
     fn create(&self, path: &Path) -> io::Result<Box<dyn DiskFile>> {
         if self.faults.feel(Trouble::Full) {
             return Err(no_space());
         }
-        let file = fs::OpenOptions::new().read(true).write(true).create(true).truncate(true).open(path)?;
-        Ok(self.opened(path, true, file))
+        Ok(self.opened(self.files.create(path)?))
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
         if self.faults.feel(Trouble::FailingWrites) {
             return Err(broken("renaming"));
         }
-        fs::rename(from, to)?;
-        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
-        open.1.values_mut().filter(|path| path.as_path() == from).for_each(|path| *path = to.to_owned());
-        Ok(())
+        self.files.rename(from, to)
     }
 
     fn remove(&self, path: &Path) -> io::Result<()> {
-        fs::remove_file(path)
+        self.files.remove(path)
     }
 
     fn sync_dir(&self, dir: &Path) -> io::Result<()> {
         if self.faults.feel(Trouble::FailingSyncs) {
             return Err(broken("syncing a directory"));
         }
-        fs::sync_dir(dir)
+        self.files.sync_dir(dir)
     }
 
     fn sync_delay(&self) -> Duration {
@@ -184,70 +176,33 @@ impl Disk for SimulatedDisk {
     }
 }
 
-struct Handle {
-    id: u64,
-    /// The name under which the file was last opened.
-    path: PathBuf,
-    open: Open,
-}
-
-impl Handle {
-    /// The current name of the file.
-    fn name(&self) -> PathBuf {
-        let open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
-        open.1.get(&self.id).unwrap_or(&self.path).clone()
-    }
-}
-
-impl Drop for Handle {
-    fn drop(&mut self) {
-        self.open.lock().unwrap_or_else(PoisonError::into_inner).1.remove(&self.id);
-    }
-}
-
 struct SimulatedFile {
-    file: fs::File,
-    handle: Handle,
-    writes: bool,
+    file: File,
+    disk: SimulatedDisk,
     cursor: u64,
-    /// Writes since the last sync.
+    /// Writes since the system wrote the file back.
     unsynced: usize,
-    faults: Arc<Faults>,
 }
-
-/// A file that the product does not sync is written back by the operating system after this many writes. turmoil looks
-/// through all unsynced writes of a host at every access, so without it a long run spends half its time there.
-const WRITTEN_BACK_AFTER: usize = 64;
 
 impl SimulatedFile {
-    /// The open file under its current name.
-    fn file(&mut self) -> io::Result<&mut fs::File> {
-        let now = self.handle.name();
-        if now != self.handle.path {
-            self.file = fs::OpenOptions::new().read(true).write(self.writes).open(&now)?;
-            self.handle.path = now;
-        }
-        self.file.seek(SeekFrom::Start(self.cursor))?;
-        Ok(&mut self.file)
-    }
-
     /// Files with checksums. Only these get read faults, because other files cannot detect damage.
-    fn is_checked(&self) -> bool {
-        let name = self.handle.path.extension().and_then(|ending| ending.to_str());
-        matches!(name, Some("log" | "snap")) || self.handle.path.ends_with("vote")
+    fn is_checked(path: &Path) -> bool {
+        let name = path.extension().and_then(|ending| ending.to_str());
+        matches!(name, Some("log" | "snap")) || path.ends_with("vote")
     }
 }
 
 impl Read for SimulatedFile {
     fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
-        if self.is_checked() && self.faults.fails_to_read(&self.handle.path) {
+        let (path, faults) = (self.file.path(), &self.disk.faults);
+        if Self::is_checked(&path) && faults.fails_to_read(&path) {
             return Err(broken("reading"));
         }
-        let room = bytes.len().min(self.faults.piece_bytes);
-        let read = self.file()?.read(&mut bytes[..room])?;
+        let room = bytes.len().min(faults.piece_bytes);
+        let read = self.file.read_at(self.cursor as usize, &mut bytes[..room]);
         self.cursor += read as u64;
-        if self.is_checked() {
-            self.faults.flip(&mut bytes[..read]);
+        if Self::is_checked(&path) {
+            faults.flip(&mut bytes[..read]);
         }
         Ok(read)
     }
@@ -255,19 +210,21 @@ impl Read for SimulatedFile {
 
 impl Write for SimulatedFile {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        if self.faults.feel(Trouble::FailingWrites) {
+        let faults = &self.disk.faults;
+        if faults.feel(Trouble::FailingWrites) {
             return Err(broken("writing"));
         }
-        let full = self.faults.feel(Trouble::Full);
+        let full = faults.feel(Trouble::Full);
         let taken = if full { &bytes[..bytes.len() / 2] } else { bytes };
-        let written = self.file()?.write(taken)?;
-        self.cursor += written as u64;
+        self.file.write_at(self.cursor as usize, taken);
+        self.disk.files.write_back(&self.file);
+        self.cursor += taken.len() as u64;
         self.unsynced += 1;
-        if self.unsynced >= WRITTEN_BACK_AFTER && self.handle.path.ends_with("durable") {
-            self.file()?.sync_data()?;
+        if self.unsynced >= WRITTEN_BACK_AFTER && self.file.path().ends_with("durable") {
+            self.file.sync();
             self.unsynced = 0;
         }
-        if full { Err(no_space()) } else { Ok(written) }
+        if full { Err(no_space()) } else { Ok(taken.len()) }
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -277,30 +234,39 @@ impl Write for SimulatedFile {
 
 impl Seek for SimulatedFile {
     fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
-        self.cursor = self.file()?.seek(to)?;
+        let (from, by) = match to {
+            SeekFrom::Start(at) => (at, 0),
+            SeekFrom::Current(by) => (self.cursor, by),
+            SeekFrom::End(by) => (self.file.len() as u64, by),
+        };
+        let before = || io::Error::new(io::ErrorKind::InvalidInput, "a position before the start of the file");
+        self.cursor = from.checked_add_signed(by).ok_or_else(before)?;
         Ok(self.cursor)
     }
 }
 
 impl DiskFile for SimulatedFile {
     fn len(&self) -> io::Result<u64> {
-        fs::metadata(self.handle.name()).map(|found| found.len())
+        Ok(self.file.len() as u64)
     }
 
     fn set_len(&mut self, len: u64) -> io::Result<()> {
-        if self.faults.feel(Trouble::FailingWrites) {
+        if self.disk.faults.feel(Trouble::FailingWrites) {
             return Err(broken("cutting"));
         }
-        self.file()?.set_len(len)
+        self.file.set_len(len as usize);
+        self.disk.files.write_back(&self.file);
+        Ok(())
     }
 
     fn sync_data(&mut self) -> io::Result<()> {
-        if self.faults.feel(Trouble::FailingSyncs) {
+        if self.disk.faults.feel(Trouble::FailingSyncs) {
             return Err(broken("syncing"));
         }
-        if planted::has(Bug::SkipFsync) && self.handle.path.extension().is_some_and(|ending| ending == "log") {
+        if planted::has(Bug::SkipFsync) && self.file.path().extension().is_some_and(|ending| ending == "log") {
             return Ok(());
         }
-        self.file()?.sync_data()
+        self.file.sync();
+        Ok(())
     }
 }

@@ -98,7 +98,7 @@ pub struct Sample {
     pub at: Moment,
     pub applied: LogId,
     pub state_hash: u128,
-    /// The sum over its state (`replay::sum`), if it was computed. A snapshot carries the hash, so the hash alone does
+    /// The sum over its state (`replay::add`), if it was computed. A snapshot carries the hash, so the hash alone does
     /// not show whether the installed state is right.
     pub contents: Option<u128>,
 }

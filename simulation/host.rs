@@ -18,11 +18,11 @@ use session_manager::storage::log::Limits;
 use tokio::sync::Notify;
 
 use crate::determinism::{self, EPOCH};
-use crate::disk::{Faults, SimulatedDisk};
+use crate::disk::SimulatedDisk;
 use crate::history::LifeEvent;
 use crate::mint::SimulatedMint;
 use crate::network::SimulatedSockets;
-use crate::oracle::replay::{TERMS, sum};
+use crate::oracle::replay::{TERMS, add};
 use crate::recorder::Recorder;
 use crate::tenant;
 
@@ -64,7 +64,7 @@ pub struct Station {
     /// The first node founds the cluster; the others wait to be added.
     pub founds: bool,
     pub sizes: Sizes,
-    pub faults: Arc<Faults>,
+    pub disk: SimulatedDisk,
     /// The error of its clock.
     pub skew_ms: Arc<AtomicI64>,
     /// How long applying the next command takes.
@@ -77,13 +77,13 @@ pub struct Station {
 }
 
 impl Station {
-    pub fn new(node: u64, address: IpAddr, sizes: Sizes, faults: Arc<Faults>, recorder: Recorder) -> Station {
+    pub fn new(node: u64, address: IpAddr, sizes: Sizes, disk: SimulatedDisk, recorder: Recorder) -> Station {
         Station {
             node,
             address,
             founds: node == 1,
             sizes,
-            faults,
+            disk,
             skew_ms: Arc::default(),
             long_command_ms: Arc::default(),
             stop: Arc::default(),
@@ -180,7 +180,7 @@ impl Station {
         let clock = move || (EPOCH + determinism::now()).as_millis() as i64 + skew.load(Ordering::SeqCst);
         let environment = Environment {
             sockets: Arc::new(SimulatedSockets { host: self.address }),
-            disk: Arc::new(SimulatedDisk::new(self.faults.clone())),
+            disk: Arc::new(self.disk.clone()),
             mint: Arc::new(SimulatedMint::new(Arc::new(clock))),
             state_in_memory: true,
             tune: Some(Arc::new(move |settings| RaftSettings {
@@ -196,7 +196,7 @@ impl Station {
     async fn watch(&self, node: &Node) {
         let Some(replica) = node.replica() else { return };
         let mut metrics = replica.raft().metrics();
-        let (mut next, mut led) = (0, None);
+        let (mut next, mut led, mut held) = (0, None, None);
         loop {
             let (leads, changes_voters) = {
                 let seen = metrics.borrow_watched();
@@ -209,7 +209,12 @@ impl Station {
             }
             led = leads;
             self.lock().leads = leads;
-            next = self.note_applied(&replica, next);
+            // Most changes of the metrics are none of the state.
+            let holds = replica.store().checkpoint().ok().flatten();
+            if holds != held || holds.is_none() {
+                let noted = self.note_applied(&replica, next);
+                (held, next) = (holds.filter(|_| noted > next), noted);
+            }
             // A long apply reports only at its end. Polling costs nothing in simulated time.
             let soon = tokio::time::sleep(Duration::from_millis(20));
             tokio::select! {
@@ -239,8 +244,8 @@ impl Station {
 
 /// The sum over all pairs of the state of a node.
 fn contents(replica: &Replica) -> Option<u128> {
-    let pairs = replica.store().freeze().ok()?.pairs;
-    Some(sum(pairs.collect::<Result<Vec<_>, _>>().ok()?.into_iter()))
+    let mut pairs = replica.store().freeze().ok()?.pairs;
+    pairs.try_fold(0, |sum, pair| pair.map(|(key, value)| add(sum, &key, &value))).ok()
 }
 
 /// The settings that give the numbers of the oracles.

@@ -20,6 +20,7 @@ mod caller;
 mod caught;
 mod determinism;
 mod disk;
+mod file_system;
 mod frames;
 mod gateway_client;
 #[allow(dead_code, reason = "the oracles read it")]

@@ -77,11 +77,10 @@ impl Nemesis {
     /// Mends what is due and restarts nodes that ended by themselves. Called once per step, to the end of the run.
     pub fn supervise(&mut self, sim: &mut Sim<'_>) {
         let now = determinism::now();
-        for station in self.stations.clone() {
-            if station.status().over {
-                // The crash also ends the tasks that its process left behind.
-                self.crash(sim, &station, RESTART_AFTER);
-            }
+        let over: Vec<Station> = self.stations.iter().filter(|station| station.status().over).cloned().collect();
+        for station in over {
+            // The crash also ends the tasks that its process left behind.
+            self.crash(sim, &station, RESTART_AFTER);
         }
         let (due, later): (Vec<_>, Vec<_>) =
             std::mem::take(&mut self.mends).into_iter().partition(|(at, _)| *at <= now);
@@ -103,7 +102,7 @@ impl Nemesis {
             }
         }
         for station in &self.stations {
-            station.faults.set(None);
+            station.disk.faults.set(None);
             self.recorder.disk_speed(station.node, 0);
             station.skew_ms.store(0, Ordering::SeqCst);
         }
@@ -123,7 +122,7 @@ impl Nemesis {
     }
 
     fn set_disk(&self, node: u64, trouble: Option<Trouble>) {
-        self.station(node).faults.set(trouble);
+        self.station(node).disk.faults.set(trouble);
         let ms = match trouble {
             Some(Trouble::Slow { ms }) => ms,
             _quick => 0,
@@ -339,6 +338,7 @@ impl Nemesis {
             station.recorder.life(station.node, station.status().boot, LifeEvent::Crashed);
         }
         sim.crash(station.name());
+        station.disk.lose_power();
         station.is_down();
         self.mends.push((determinism::now() + down_for, Mend::Start(station.node)));
     }

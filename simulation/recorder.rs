@@ -237,19 +237,15 @@ impl Recorder {
         recorded.history.rested = Some(moment);
     }
 
-    /// The history so far. Calls without an answer keep an unknown outcome.
-    pub fn history(&self) -> History {
+    /// The finished run. Calls without an answer keep an unknown outcome.
+    pub fn finish(&self) -> (Vec<Line>, History) {
         let mut recorded = self.lock();
         let end = recorded.moment();
-        let mut history = recorded.history.clone();
+        let mut history = std::mem::take(&mut recorded.history);
         for operation in &mut history.operations {
             operation.returned.get_or_insert(end);
         }
-        history
-    }
-
-    pub fn timeline(&self) -> Vec<Line> {
-        self.lock().timeline.clone()
+        (std::mem::take(&mut recorded.timeline), history)
     }
 }
 

@@ -96,7 +96,6 @@ impl Tally {
         let name = one.scenario.name;
         let row = self.rows.entry(name).or_default();
         row.seeds += 1;
-        row.cpu += one.begun.elapsed();
         match result {
             Ok(verdict) => {
                 row.operations += verdict.operations;
@@ -104,6 +103,7 @@ impl Tally {
                 row.elections += verdict.elections;
                 row.events += verdict.events;
                 row.simulated += Duration::from_millis(verdict.simulated_ms);
+                row.cpu += Duration::from_millis(verdict.cpu_ms);
                 for (kind, count) in verdict.faults {
                     *row.faults.entry(kind).or_default() += count;
                 }
@@ -138,7 +138,7 @@ impl Tally {
 fn print_table(tally: &Tally, elapsed: Duration) {
     println!(
         "\n{:<12} {:>6} {:>8} {:>10} {:>12} {:>9} {:>8} {:>11} {:>8}",
-        "scenario", "seeds", "faults", "calls", "acknowledged", "elections", "events", "simulated s", "real s"
+        "scenario", "seeds", "faults", "calls", "acknowledged", "elections", "events", "simulated s", "cpu s"
     );
     for (name, row) in &tally.rows {
         println!(

@@ -12,11 +12,15 @@ use crate::single_run::Verdict;
 
 /// A seed takes seconds, or longer on a busy machine. One that takes this long hangs.
 const SEED_MAX: Duration = Duration::from_secs(600);
+/// A longer time between two looks is one in which this process was stopped too, and does not count.
+const LOOK_MAX: Duration = Duration::from_secs(1);
 
 pub struct Running {
     pub seed: u64,
     pub scenario: &'static Scenario,
-    pub begun: Instant,
+    /// The last look, and the time until then without pauses of this process.
+    looked: Instant,
+    lasted: Duration,
     child: Child,
 }
 
@@ -48,8 +52,10 @@ pub fn start(
     if let Some(trace) = trace {
         command.arg("--trace").arg(trace);
     }
+    // The allocator gives memory back by the clock, which is simulated, so it would fetch the same pages again and again.
+    command.env("MIMALLOC_PURGE_DELAY", "-1");
     let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
-    Ok(Running { seed, scenario, child, begun: Instant::now() })
+    Ok(Running { seed, scenario, looked: Instant::now(), lasted: Duration::ZERO, child })
 }
 
 impl Running {
@@ -61,8 +67,10 @@ impl Running {
 
     /// The result, once the process has ended.
     pub fn ended(&mut self) -> Option<Result<Verdict, Failure>> {
+        self.lasted += self.looked.elapsed().min(LOOK_MAX);
+        self.looked = Instant::now();
         match self.child.try_wait() {
-            Ok(None) if self.begun.elapsed() > SEED_MAX => {
+            Ok(None) if self.lasted > SEED_MAX => {
                 self.abandon();
                 Some(Err(Failure::without_verdict(format!("it hangs: it did not end within {SEED_MAX:?}\n"))))
             }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use session_manager::planted::Bug;
@@ -32,6 +33,9 @@ pub struct Verdict {
     pub violations: Vec<String>,
     pub nodes: u64,
     pub simulated_ms: u64,
+    /// What this run took of a processor: all of it, and the oracles alone.
+    pub cpu_ms: u64,
+    pub oracles_cpu_ms: u64,
     pub operations: usize,
     pub acknowledged: usize,
     pub elections: usize,
@@ -53,6 +57,8 @@ impl Verdict {
             violations: report.violations.iter().take(VIOLATIONS_MAX).map(|words| shortened(words)).collect(),
             nodes: report.nodes,
             simulated_ms: report.simulated.as_millis() as u64,
+            cpu_ms: cpu().as_millis() as u64,
+            oracles_cpu_ms: report.oracles_cpu.as_millis() as u64,
             operations: report.history.operations.len(),
             acknowledged: report.history.acknowledged(),
             elections: report.history.elections(),
@@ -113,6 +119,24 @@ fn limit_cpu() {
 
 #[cfg(not(unix))]
 fn limit_cpu() {}
+
+/// The processor time of this process so far. The clock itself is simulated.
+#[cfg(unix)]
+pub fn cpu() -> Duration {
+    // SAFETY: the structure is plain data, for which zeros are valid, and it outlives the call.
+    let usage = unsafe {
+        let mut usage: libc::rusage = std::mem::zeroed();
+        libc::getrusage(libc::RUSAGE_SELF, &mut usage);
+        usage
+    };
+    let spelled = |time: libc::timeval| Duration::from_micros(time.tv_sec as u64 * 1_000_000 + time.tv_usec as u64);
+    spelled(usage.ru_utime) + spelled(usage.ru_stime)
+}
+
+#[cfg(not(unix))]
+pub fn cpu() -> Duration {
+    Duration::ZERO
+}
 
 fn explain(verdict: &Verdict, report: &Report, bug: Option<Bug>) {
     eprintln!("\nseed {} of {} broke a law. The last events before it:", verdict.seed, verdict.scenario);

@@ -1,22 +1,20 @@
 //! Owns: a planted bug: a disk that completes a snapshot file whose transfer was interrupted, so that the file looks
 //! whole to its reader. The format is the one of `storage/snapshot/format.rs`.
 
-use std::io::{self, Read, Write};
-use std::path::Path;
-
-use turmoil::fs::shim::std::fs;
 use xxhash_rust::xxh3::xxh3_128;
+
+use crate::file_system::File;
 
 const HEAD_BYTES: usize = 16;
 const FOOT_BYTES: usize = 36;
 const END: u32 = u32::MAX;
 
 /// Ends the file after its last whole pair, with a matching count, length and checksum. A whole file stays as it is.
-pub fn complete(path: &Path) -> io::Result<()> {
-    let mut bytes = Vec::new();
-    fs::File::open(path)?.read_to_end(&mut bytes)?;
+pub fn complete(file: &File) {
+    let mut bytes = vec![0; file.len()];
+    file.read_at(0, &mut bytes);
     let number = |at: usize| Some(u32::from_le_bytes(bytes.get(at..at + 4)?.try_into().ok()?));
-    let Some(mark_bytes) = number(12) else { return Ok(()) };
+    let Some(mark_bytes) = number(12) else { return };
     let (mut end, mut pairs) = (HEAD_BYTES + mark_bytes as usize, 0u64);
     while let (Some(key), Some(value)) = (number(end), number(end + 4)) {
         let next = end + 8 + key as usize + value as usize;
@@ -27,7 +25,7 @@ pub fn complete(path: &Path) -> io::Result<()> {
     }
     let whole = number(end) == Some(END) && bytes.len() == end + FOOT_BYTES;
     if whole || end > bytes.len() {
-        return Ok(());
+        return;
     }
     bytes.truncate(end);
     bytes.extend(END.to_le_bytes());
@@ -35,7 +33,7 @@ pub fn complete(path: &Path) -> io::Result<()> {
     bytes.extend(((end + FOOT_BYTES) as u64).to_le_bytes());
     let checksum = xxh3_128(&bytes);
     bytes.extend(checksum.to_le_bytes());
-    let mut file = fs::OpenOptions::new().write(true).truncate(true).open(path)?;
-    file.write_all(&bytes)?;
-    file.sync_data()
+    file.set_len(0);
+    file.write_at(0, &bytes);
+    file.sync();
 }

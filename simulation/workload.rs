@@ -524,27 +524,29 @@ impl Client {
         }
     }
 
-    /// After all faults were mended: a write through every node, then reads of the whole state. Returns the nodes that
-    /// did not answer in time.
-    pub async fn read_final_state(mut self, nodes: &[u64], within: Duration) -> Vec<u64> {
+    /// After all faults were mended: a write through every node. Returns the nodes that did not answer in time.
+    pub async fn write_through(mut self, nodes: &[u64], within: Duration) -> Vec<u64> {
         let mut silent = Vec::new();
         for node in nodes {
             let request = json!({ "session_id": "s0", "title": format!("final {node}") });
             let reached = tokio::time::timeout(within, self.retry(*node, "session::ensure", &request)).await.is_ok();
             if !reached {
                 silent.push(*node);
-                continue;
             }
-            for session_id in self.common.sessions() {
-                let only = json!({ "session_id": session_id });
-                self.retry(*node, "session::get", &only).await;
-                let pages = json!({ "session_id": session_id, "limit": 500, "include_custom": true });
-                self.retry(*node, "session::messages", &pages).await;
-                self.retry(*node, "session::store::list-entries", &only).await;
-            }
-            self.retry(*node, "session::store::list-metas", &json!({})).await;
         }
         silent
+    }
+
+    /// After the final writes: reads everything through this node.
+    pub async fn read_final_state(mut self, node: u64) {
+        for session_id in self.common.sessions() {
+            let only = json!({ "session_id": session_id });
+            self.retry(node, "session::get", &only).await;
+            let pages = json!({ "session_id": session_id, "limit": 500, "include_custom": true });
+            self.retry(node, "session::messages", &pages).await;
+            self.retry(node, "session::store::list-entries", &only).await;
+        }
+        self.retry(node, "session::store::list-metas", &json!({})).await;
     }
 
     /// The same for a tenant, after the final writes: what it sees of all sessions, and of those that everybody writes to.

@@ -1,16 +1,19 @@
 //! Owns: one run from its seed to its report: hosts, clients, the phases (start, faults, mend, rest), and two checks
 //! that need no oracle: no panic, and every node answers again once all faults are mended.
 
+use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, UNIX_EPOCH};
 
+use futures::future::join_all;
 use turmoil::Sim;
 
 use crate::bridge;
 use crate::determinism::{self, Chance, EPOCH};
-use crate::disk::Faults;
+use crate::disk::{Faults, SimulatedDisk};
+use crate::file_system::{FileSystem, Writing};
 use crate::gateway_client;
 use crate::history::{History, Moment};
 use crate::host::{self, Sizes, Station};
@@ -20,6 +23,7 @@ use crate::operator::{Operator, Task, TaskQueue};
 use crate::oracle;
 use crate::recorder::{Line, Recorder};
 use crate::scenario::{Breakage, Scenario};
+use crate::single_run::cpu;
 use crate::tenant::Tenant;
 use crate::tenant_listener::TenantListener;
 use crate::workload::{Client, Common};
@@ -29,6 +33,8 @@ const CLIENTS: [Tenant; 6] =
     [Tenant::Everyone, Tenant::Everyone, Tenant::Everyone, Tenant::Everyone, Tenant::A, Tenant::B];
 /// Clients of the session model.
 const MODEL_CLIENTS: usize = 2;
+/// The id of the client that reads the final state of node 0, if there were one.
+const READERS: usize = 2_000;
 const LISTENERS: usize = 2;
 const TICK: Duration = Duration::from_millis(1);
 /// Members at the start, in scenarios where other nodes join later.
@@ -53,6 +59,7 @@ pub struct Report {
     pub timeline: Vec<Line>,
     pub nodes: u64,
     pub simulated: Duration,
+    pub oracles_cpu: Duration,
 }
 
 pub fn run(seed: u64, scenario: &'static Scenario) -> Report {
@@ -66,18 +73,19 @@ pub fn run(seed: u64, scenario: &'static Scenario) -> Report {
     }));
     let nodes = Chance::new(seed, 1).between(scenario.nodes.0, scenario.nodes.1);
     let violations = catch_unwind(AssertUnwindSafe(|| World::new(seed, scenario, nodes, recorder.clone()).run()));
-    let (timeline, history) = (recorder.timeline(), recorder.history());
+    let (timeline, history) = recorder.finish();
     let mut violations = violations.unwrap_or_else(|_| {
         let panic = timeline.iter().find(|line| line.text.contains("PANIC"));
         vec![format!("panic: {}", panic.map_or("of unknown cause", |line| line.text.as_str()))]
     });
-    let mut shows = None;
+    let (mut shows, before) = (None, cpu());
     if violations.is_empty() {
         let broken = oracle::check_all(&history);
         shows = broken.iter().find_map(|broken| broken.at);
         violations = broken.iter().map(|broken| format!("{}: {}", broken.oracle, broken.words)).collect();
     }
-    Report { violations, shows, history, timeline, nodes, simulated: determinism::now() }
+    let oracles_cpu = cpu().saturating_sub(before);
+    Report { violations, shows, history, timeline, nodes, simulated: determinism::now(), oracles_cpu }
 }
 
 struct World<'a> {
@@ -112,9 +120,10 @@ impl World<'_> {
             .min_message_latency(Duration::from_millis(1))
             .max_message_latency(Duration::from_millis(8))
             .tcp_capacity(1 << 16);
-        // A crash tears a write between blocks. Sometimes the system writes back without a sync.
-        builder.fs().block_size(*chance.pick(&[16, 64, 512]).unwrap_or(&512));
-        builder.fs().sync_probability(*chance.pick(&[0.0, 0.0, 0.1]).unwrap_or(&0.0));
+        let writing = Writing {
+            block_bytes: *chance.pick(&[16, 64, 512]).unwrap_or(&512),
+            back_one_in: *chance.pick(&[None, None, Some(10)]).unwrap_or(&None),
+        };
         let mut sim = builder.build();
         let sizes = Sizes {
             segment_bytes: chance.between(4, 64) << 10,
@@ -125,8 +134,9 @@ impl World<'_> {
         let mut stations = Vec::new();
         for node in 1..=nodes {
             let address = sim.lookup(host::name(node));
-            let faults = Faults::new(Chance::new(seed, 1_000 + node));
-            let station = Station::new(node, address, sizes, faults, recorder.clone());
+            let files = FileSystem::new(writing, Chance::new(seed, 2_000 + node));
+            let disk = SimulatedDisk::new(files, Faults::new(Chance::new(seed, 1_000 + node)));
+            let station = Station::new(node, address, sizes, disk, recorder.clone());
             stations.push(station.clone());
             sim.host(station.name(), move || station.clone().run());
         }
@@ -152,7 +162,12 @@ impl World<'_> {
             Client::new(id, tenant, callable.clone(), self.recorder.clone(), self.common.clone(), chance)
         };
         let clients: Vec<Client> = CLIENTS.into_iter().enumerate().map(&client).collect();
-        let reader = client((CLIENTS.len(), Tenant::Everyone));
+        let writer = client((CLIENTS.len(), Tenant::Everyone));
+        let mut readers: BTreeMap<u64, Client> = self
+            .stations
+            .iter()
+            .map(|station| (station.node, client((READERS + station.node as usize, Tenant::Everyone))))
+            .collect();
         let tenants: Vec<Client> = (CLIENTS.len() + 1..).zip(Tenant::SCOPED).map(&client).collect();
         let of_model: Vec<Client> = (1_000..1_000 + MODEL_CLIENTS).map(|id| client((id, Tenant::Everyone))).collect();
         let (ending, tasks) = (self.ending.clone(), self.tasks.clone());
@@ -167,11 +182,11 @@ impl World<'_> {
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
             let voters: Vec<u64> = tasks.voters().into_iter().collect();
-            let silent = reader.read_final_state(&voters, PATIENCE).await;
+            let silent = writer.write_through(&voters, PATIENCE).await;
             if silent.is_empty() {
-                for tenant in tenants {
-                    tenant.read_final_state_of_tenant(&voters).await;
-                }
+                readers.retain(|node, _| voters.contains(node));
+                join_all(readers.into_iter().map(|(node, reader)| reader.read_final_state(node))).await;
+                join_all(tenants.into_iter().map(|tenant| tenant.read_final_state_of_tenant(&voters))).await;
             }
             *ending.silent.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = silent;
             ending.done.store(true, Ordering::SeqCst);
@@ -315,14 +330,15 @@ impl World<'_> {
         }
         self.until(LAST_EVENTS, false, |_| false)?;
         // What is due fires in this phase too. The run ends when subscribers had time to hear of the last of it.
-        let end = self.sim.elapsed() + PATIENCE;
-        loop {
-            let applied = self.applied();
-            self.until(STILL, false, |_| false)?;
-            if self.applied() == applied || self.sim.elapsed() >= end {
-                return Ok(());
+        let mut last = (self.applied(), self.sim.elapsed());
+        self.until(PATIENCE, false, |world| {
+            let (applied, now) = (world.applied(), world.sim.elapsed());
+            if applied != last.0 {
+                last = (applied, now);
             }
-        }
+            now >= last.1 + STILL
+        })?;
+        Ok(())
     }
 
     /// How many entries each member has applied.

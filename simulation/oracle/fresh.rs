@@ -10,21 +10,21 @@ use session_manager::requests::{Done, Function};
 
 use super::Findings;
 use super::groups::Groups;
-use super::replay::{Asked, Replay, State, asked, response};
+use super::replay::{Asked, Replay, State, response};
 use super::versions::Versions;
 use crate::history::{History, Moment, Operation, Outcome};
 
 /// By session: when an entry became known, its index, and the operation that showed it.
 type Floors = BTreeMap<SessionId, Vec<(Moment, u64, usize)>>;
 
-pub fn check(history: &History, replay: &Replay, versions: &Versions) -> Findings {
+pub fn check(history: &History, replay: &Replay, versions: &Versions, groups: &Groups<'_>) -> Findings {
     let mut findings = Findings::of("fresh");
-    let mut floors = acknowledged(history, replay);
+    let mut floors = acknowledged(replay, groups);
     let mut reads: Vec<&Operation> = history.operations.iter().collect();
     reads.sort_by_key(|operation| operation.returned);
     for operation in reads {
-        let (Asked::Question(question), function) = asked(operation) else { continue };
-        let Some(session_id) = session_of(&question) else { continue };
+        let (Asked::Question(question), function) = replay.asked(operation) else { continue };
+        let Some(session_id) = session_of(question) else { continue };
         let seen = match &operation.outcome {
             Outcome::Answered(answer) => Ok(answer),
             Outcome::Refused { code, .. } => Err(code.as_str()),
@@ -33,7 +33,7 @@ pub fn check(history: &History, replay: &Replay, versions: &Versions) -> Finding
         let known = floors.entry(session_id.clone()).or_default();
         let floor = known.iter().filter(|(since, ..)| *since < operation.called).max_by_key(|(_, index, _)| *index);
         let at_least = floor.map_or(0, |(_, index, _)| *index);
-        let tells = |(_, state): &&(u64, State)| answers(state, &question, function, seen);
+        let tells = |(_, state): &&(u64, State)| answers(state, question, function, seen);
         match (versions.since(session_id, at_least).iter().find(tells), floor) {
             // Every later read must return at least this version. Of several versions with this answer the first
             // counts.
@@ -94,9 +94,9 @@ pub fn answers(state: &State, question: &Query, function: &Function, seen: Resul
 }
 
 /// Acknowledged entries, where it is certain which entry an acknowledgement was for.
-fn acknowledged(history: &History, replay: &Replay) -> Floors {
+fn acknowledged(replay: &Replay, groups: &Groups<'_>) -> Floors {
     let mut floors = Floors::new();
-    for group in Groups::of(history, replay).groups.values() {
+    for group in groups.groups.values() {
         let ([step], true) = (&group.effects[..], group.possible().count() == 1) else { continue };
         let step = &replay.steps[*step];
         let (Some(operation), Some(session_id)) = (group.possible().next(), step.session_id()) else { continue };

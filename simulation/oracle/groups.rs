@@ -8,7 +8,7 @@ use std::sync::Arc;
 use session_manager::machine::Command;
 use session_manager::machine::scope::Scope;
 
-use super::replay::{Asked, CommandKey, Replay, asked};
+use super::replay::{Asked, CommandKey, Replay};
 use crate::history::{History, Operation, Outcome};
 
 /// All operations with the same command under the same scope, and the steps of the log that executed it.
@@ -42,11 +42,11 @@ impl<'a> Groups<'a> {
     pub fn of(history: &'a History, replay: &Replay) -> Groups<'a> {
         let mut groups: BTreeMap<CommandKey, Group> = BTreeMap::new();
         for operation in history.operations.iter().filter(|operation| operation.mutates()) {
-            let (Asked::Mutation(command), _) = asked(operation) else { continue };
-            let key = CommandKey::of(&command, operation.scope.as_ref());
+            let (Asked::Mutation(command), _) = replay.asked(operation) else { continue };
+            let key = CommandKey::of(command, operation.scope.as_ref());
             let effects = || replay.effects.get(&key).cloned().unwrap_or_default();
             let group = groups.entry(key.clone()).or_insert_with(|| Group {
-                command,
+                command: command.clone(),
                 scope: operation.scope.clone(),
                 operations: Vec::new(),
                 effects: effects(),

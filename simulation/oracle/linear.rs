@@ -27,7 +27,7 @@ use session_manager::storage::state::{Encoded, write};
 use super::Findings;
 use super::fresh::{answers, session_of};
 use super::groups::{Group, Groups};
-use super::replay::{Asked, Replay, State, asked, response};
+use super::replay::{Asked, Replay, State, response};
 use crate::history::{History, Moment, Operation, Outcome};
 
 /// A longer search is given up without a result. Other oracles check the same calls.
@@ -198,9 +198,9 @@ fn in_steps(state: &mut State, fork: &ForkSession, began: Stamp, last: &Stamped)
     }
 }
 
-pub fn check(history: &History, replay: &Replay) -> Findings {
+pub fn check(history: &History, replay: &Replay, groups: &Groups<'_>) -> Findings {
     let mut findings = Findings::of("linear");
-    for (session_id, calls) in sessions(history, replay) {
+    for (session_id, calls) in sessions(history, replay, groups) {
         if check_operations_timeout(&calls, SEARCH_MAX) == CheckResult::Illegal {
             let (operation, shown) = first_unexplained(history, &calls);
             findings.add(
@@ -223,10 +223,10 @@ pub fn check(history: &History, replay: &Replay) -> Findings {
 }
 
 /// The calls about each session, with the time in which each must have happened.
-fn sessions(history: &History, replay: &Replay) -> BTreeMap<SessionId, Vec<Placed<Machine>>> {
+fn sessions(history: &History, replay: &Replay, groups: &Groups<'_>) -> BTreeMap<SessionId, Vec<Placed<Machine>>> {
     let mut sessions: BTreeMap<SessionId, Vec<Placed<Machine>>> = BTreeMap::new();
     let noticed = first_noticed(history);
-    for (number, group) in Groups::of(history, replay).groups.values().enumerate() {
+    for (number, group) in groups.groups.values().enumerate() {
         // Turns have laws of their own: a driver names no session, and its commands also change records of the cluster.
         if matches!(group.command, Command::Beside(_)) {
             continue;
@@ -236,14 +236,14 @@ fn sessions(history: &History, replay: &Replay) -> BTreeMap<SessionId, Vec<Place
         }
     }
     for operation in &history.operations {
-        let (Asked::Question(question), function) = asked(operation) else { continue };
-        let Some(session_id) = session_of(&question).cloned() else { continue };
+        let (Asked::Question(question), function) = replay.asked(operation) else { continue };
+        let Some(session_id) = session_of(question).cloned() else { continue };
         let told = match &operation.outcome {
             Outcome::Answered(answer) => Told::Answer(answer.clone()),
             Outcome::Refused { code, .. } => Told::Refusal(code.clone()),
             Outcome::Unavailable(_) | Outcome::Unknown(_) => continue,
         };
-        let act = Act::Ask { function, question: Arc::new(question) };
+        let act = Act::Ask { function, question: Arc::new(question.clone()) };
         sessions.entry(session_id).or_default().push(placed(operation, act, told, None));
     }
     sessions
@@ -273,7 +273,7 @@ fn calls_of(
     let alone = group.possible().count() == 1 && steps.len() == 1;
     let mut calls = Vec::new();
     for operation in &group.operations {
-        let (_, function) = asked(operation);
+        let (_, function) = replay.asked(operation);
         let told = match &operation.outcome {
             Outcome::Answered(answer) => Told::Answer(answer.clone()),
             Outcome::Refused { code, .. } => Told::Refusal(code.clone()),

@@ -25,6 +25,7 @@ pub mod turns;
 mod versions;
 
 use crate::history::{History, Moment};
+use groups::Groups;
 use replay::Replay;
 use versions::Versions;
 
@@ -72,19 +73,19 @@ pub fn check_all(history: &History) -> Vec<Broken> {
         Ok(replay) => replay,
         Err(words) => return vec![Broken { oracle: "replay", words, at: None }],
     };
-    let versions = Versions::of(&replay);
+    let (versions, groups) = (Versions::of(&replay), Groups::of(history, &replay));
     [
         agreement::check(history, &replay),
         tenancy::check(history, &replay, &versions),
-        once::check(history, &replay),
+        once::check(&replay, &groups),
         dedup::check(history, &replay),
         minted::check(history),
         revisions::check(history, &replay),
         chains::check(history),
         time::check(history, &replay),
-        fresh::check(history, &replay, &versions),
+        fresh::check(history, &replay, &versions, &groups),
         rest::check(history, &replay),
-        linear::check(history, &replay),
+        linear::check(history, &replay, &groups),
         delivery::check(history, &replay, &versions),
         progress::check(history),
         elections::check(history),

@@ -9,12 +9,12 @@ use super::Findings;
 use super::gateway;
 use super::groups::{Group, Groups};
 use super::replay::{Replay, response};
-use crate::history::{History, Operation, Outcome};
+use crate::history::{Operation, Outcome};
 
-pub fn check(history: &History, replay: &Replay) -> Findings {
+pub fn check(replay: &Replay, groups: &Groups<'_>) -> Findings {
     let mut findings = Findings::of("once");
-    let Groups { groups, unrequested } = Groups::of(history, replay);
-    for step in unrequested.into_iter().map(|step| &replay.steps[step]).filter(|step| !gateway::asked_for(step)) {
+    let Groups { groups, unrequested } = groups;
+    for step in unrequested.iter().map(|step| &replay.steps[*step]).filter(|step| !gateway::asked_for(step)) {
         findings.add(None, format!("no client requested entry {}: {:?}", step.index, step.command));
     }
     for group in groups.values() {

@@ -35,7 +35,7 @@ use session_manager::storage::log::command::Order;
 use session_manager::storage::log::record::Payload;
 use session_manager::storage::state::kv::{Changed, Kv, Visit, scan_map};
 use session_manager::storage::state::{Encoded, Records, entry, key, write};
-use xxhash_rust::xxh3::Xxh3;
+use xxhash_rust::xxh3::xxh3_128;
 
 use crate::history::{History, Operation};
 
@@ -76,16 +76,16 @@ impl Hash for State {
 
 /// What one pair adds to the sum of a state. The length of the key comes first, so no two pairs hash the same bytes.
 fn weight(key: &[u8], value: &[u8]) -> u128 {
-    let mut hash = Xxh3::new();
-    hash.update(&(key.len() as u64).to_le_bytes());
-    hash.update(key);
-    hash.update(value);
-    hash.digest128()
+    // One short buffer is much faster than a streaming hash, which begins with several hundred bytes.
+    let length = (key.len() as u64).to_le_bytes();
+    let mut bytes = Vec::with_capacity(length.len() + key.len() + value.len());
+    [&length, key, value].into_iter().for_each(|part| bytes.extend_from_slice(part));
+    xxh3_128(&bytes)
 }
 
-/// The sum over the pairs of a state, in any order.
-pub fn sum(pairs: impl Iterator<Item = (Vec<u8>, Bytes)>) -> u128 {
-    pairs.fold(0, |sum: u128, (key, value)| sum.wrapping_add(weight(&key, &value)))
+/// Adds a pair to the sum of a state. The order of the pairs makes no difference.
+pub fn add(sum: u128, key: &[u8], value: &[u8]) -> u128 {
+    sum.wrapping_add(weight(key, value))
 }
 
 impl Kv for State {
@@ -99,7 +99,7 @@ impl Kv for State {
 }
 
 impl State {
-    /// The sum over its pairs, as `sum` computes it.
+    /// The sum over its pairs, as `add` computes it.
     pub fn contents(&self) -> u128 {
         self.sum
     }
@@ -112,7 +112,7 @@ impl State {
         for (key, value) in changed {
             let before = match value {
                 Some(value) => {
-                    self.sum = self.sum.wrapping_add(weight(key, value));
+                    self.sum = add(self.sum, key, value);
                     self.pairs.insert(Bytes::copy_from_slice(key), value.clone())
                 }
                 None => self.pairs.remove(key.as_slice()),
@@ -210,6 +210,8 @@ pub struct Replay {
     pub state: State,
     /// By command, the steps that took effect, in log order.
     pub effects: BTreeMap<CommandKey, Vec<usize>>,
+    /// The requests of the operations, parsed once for all oracles.
+    asked: Vec<(Asked, &'static Function)>,
 }
 
 impl Replay {
@@ -237,7 +239,14 @@ impl Replay {
             hash = chain::link(hash, index, &Encoded::new(&changes));
             states.insert(index, (hash, state.contents()));
         }
-        Ok(Replay { steps, states, state, effects })
+        let asked = history.operations.iter().map(asked).collect();
+        Ok(Replay { steps, states, state, effects, asked })
+    }
+
+    /// The request of an operation of this run.
+    pub fn asked(&self, operation: &Operation) -> (&Asked, &'static Function) {
+        let (asked, function) = &self.asked[operation.id];
+        (asked, function)
     }
 }
 

@@ -3,7 +3,7 @@
 
 use super::Findings;
 use super::fresh::{answers, session_of};
-use super::replay::{Asked, Replay, asked};
+use super::replay::{Asked, Replay};
 use crate::history::{History, Outcome};
 
 pub fn check(history: &History, replay: &Replay) -> Findings {
@@ -15,8 +15,8 @@ pub fn check(history: &History, replay: &Replay) -> Findings {
     };
     let changes_by_itself = replay.steps.iter().any(|step| step.fired.is_some() && step.effective && later(step.index));
     for operation in history.operations.iter().filter(|operation| operation.called > rested) {
-        let (Asked::Question(question), function) = asked(operation) else { continue };
-        if changes_by_itself && session_of(&question).is_none() {
+        let (Asked::Question(question), function) = replay.asked(operation) else { continue };
+        if changes_by_itself && session_of(question).is_none() {
             continue;
         }
         let seen = match &operation.outcome {
@@ -24,8 +24,8 @@ pub fn check(history: &History, replay: &Replay) -> Findings {
             Outcome::Refused { code, .. } => Err(code.as_str()),
             Outcome::Unavailable(_) | Outcome::Unknown(_) => continue,
         };
-        findings.check(answers(&replay.state, &question, function, seen), operation.returned, || {
-            let should = replay.state.ask(&question);
+        findings.check(answers(&replay.state, question, function, seen), operation.returned, || {
+            let should = replay.state.ask(question);
             format!(
                 "node {} answers {} {} with {seen:?}; the log gives {should:?}",
                 operation.node, operation.function, operation.request

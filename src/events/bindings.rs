@@ -185,6 +185,7 @@ impl Owner {
     pub fn go_live(&mut self) {
         if let Some(cursor) = self.cursor.take() {
             self.bounds.values().for_each(|bound| bound.goes_live(cursor));
+            self.bounds.values().for_each(|bound| bound.binding.to.caught_up());
         }
         self.standing.behind.store(false, Ordering::Relaxed);
         self.read_for = false;

@@ -94,6 +94,9 @@ pub trait AttachPoint: Send + Sync + 'static {
     /// Must not block.
     fn deliver(&self, delivery: Delivery<'_>) -> Handed;
 
+    /// The subscriber was behind and has all that is kept now. It may have missed what is not kept. Must not block.
+    fn caught_up(&self) {}
+
     /// True when the attach point prints payloads as they leave, so that queued events hold no text.
     fn prints_itself(&self) -> bool {
         false

@@ -49,3 +49,26 @@ fn a_published_binding_hears_nothing_of_other_kinds() {
     feed.publish(vec![noted(1, true), event(2)]);
     assert_eq!((locked(&everything.got).len(), stream.indexes()), (1, vec![1]));
 }
+
+#[tokio::test]
+async fn a_stream_is_told_that_it_caught_up_even_if_all_that_it_missed_is_not_kept() {
+    let world = World::new(4096);
+    world.publish([1]);
+    world.feed.drain(usize::MAX);
+    let stream = open(&world.feed, Filter::of_stream(Kinds::PUBLISHED, None, None, Object::new()), None);
+    let next = async || {
+        stream.follow().await.map(|item| match item {
+            Item::Event(committed, _) => committed.position,
+            other => panic!("{other:?}"),
+        })
+    };
+    // A snapshot: the newest event that is kept is still the first.
+    world.feed.jumped(at(1));
+    assert_eq!(next().await, None);
+    // Another one, which has a second one.
+    world.kept.keep(&event(3));
+    world.feed.jumped(at(3));
+    assert_eq!((next().await, next().await), (Some(at(3)), None));
+    world.publish([7]);
+    assert_eq!(next().await, Some(at(7)));
+}

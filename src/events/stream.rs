@@ -78,6 +78,8 @@ struct Queue {
 struct Items {
     items: VecDeque<Item>,
     bytes: usize,
+    /// The reader was behind, is not any more, and was not told.
+    caught_up: bool,
 }
 
 impl Stream {
@@ -130,6 +132,20 @@ impl Stream {
         loop {
             if let Some(item) = self.queue.take() {
                 return item;
+            }
+            self.queue.filled.notified().await;
+        }
+    }
+
+    /// Waits for the next item. `None`: the reader was behind and has read all that is kept. What is not kept may be
+    /// missing, even if nothing comes any more.
+    pub async fn follow(&self) -> Option<Item> {
+        loop {
+            if let Some(item) = self.queue.take() {
+                return Some(item);
+            }
+            if std::mem::take(&mut locked(&self.queue.items).caught_up) {
+                return None;
             }
             self.queue.filled.notified().await;
         }
@@ -227,6 +243,11 @@ impl AttachPoint for Queue {
         drop(items);
         self.filled.notify_one();
         Handed::Taken
+    }
+
+    fn caught_up(&self) {
+        locked(&self.items).caught_up = true;
+        self.filled.notify_one();
     }
 
     fn prints_itself(&self) -> bool {

@@ -174,7 +174,12 @@ impl Follower {
             return self.give_up();
         }
         loop {
-            let item = stream.next().await;
+            let Some(item) = stream.follow().await else {
+                match self.close_gap().await {
+                    Ok(()) => continue,
+                    Err(_) => return self.give_up(),
+                }
+            };
             // A client that does not read waits here, and the feed goes on without it.
             self.connection.outbox.room_for_events().await;
             let Some(Streamed { kind, seq, text: Some(text), .. }) = Streamed::of(&item) else { continue };
@@ -202,6 +207,13 @@ impl Follower {
         let complete = json!({ "type": "replay_complete", "sessionId": self.session, "lastSeq": last });
         self.connection.send(&complete);
         Ok(())
+    }
+
+    /// After the node was behind, for example because it installed a snapshot: the last events may be some that are not
+    /// kept, so no event would show the hole.
+    async fn close_gap(&mut self) -> Result<(), GatewayError> {
+        let page = self.connection.gateway.journal(&self.speaker, &self.session, self.at, 1, Reads::Local).await?;
+        self.fill(page.head_seq).await.map(drop)
     }
 
     /// Sends the kept events up to a number and tells the rest as gaps. Returns the number of the last kept one.

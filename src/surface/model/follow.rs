@@ -125,7 +125,8 @@ impl Follow {
             if let Some(event) = self.stored().await? {
                 return Ok(event);
             }
-            self.notices.next().await;
+            // A feed that caught up may have missed notices of deltas, which it does not keep.
+            self.notices.follow().await;
             while self.notices.try_next().is_some() {}
         }
     }
