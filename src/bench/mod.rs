@@ -33,6 +33,7 @@ mod systems;
 mod target;
 mod text;
 mod usage;
+mod web_socket;
 mod window;
 
 use std::path::Path;

@@ -22,7 +22,7 @@ use crate::proposal::{Adapter, Freshness, Intent, Proposal, Relayed};
 use crate::requests::config_status::ReloadStatus;
 use crate::requests::limits::RESPONSE_BYTES_MAX;
 use crate::requests::store::about::Introduction;
-use crate::requests::{self, Decision, Done, Function, Limits};
+use crate::requests::{self, Decision, Done, Function, Limits, Printed};
 
 /// What calls run on. A reload replaces it as a whole. Calls in flight finish on the one they started with.
 #[derive(Clone)]
@@ -119,7 +119,7 @@ impl Calls {
         query: Query,
         freshness: Freshness,
         deadline: Instant,
-    ) -> Result<String, CallError> {
+    ) -> Result<Printed, CallError> {
         let session = session_of(&query).cloned();
         let _turn = timed(Step::Turn, self.expensive.wait(session.as_ref(), deadline)).await.map_err(|NoTurn| {
             CallError::Unavailable("too many large reads are in progress: read it again later".to_owned())
@@ -176,7 +176,7 @@ impl Reloads {
 }
 
 /// Prints the answer with the function that `answers`; errors name the function that was called.
-fn respond(answers: &Function, function: &Function, done: Done) -> Result<String, CallError> {
+fn respond(answers: &Function, function: &Function, done: Done) -> Result<Printed, CallError> {
     let response = (answers.respond)(done).ok_or_else(|| {
         tracing::error!(function = function.id, "the adapter returned an answer of the wrong type");
         CallError::OutcomeUnknown(format!("{} got an answer of the wrong type", function.id))
@@ -185,7 +185,7 @@ fn respond(answers: &Function, function: &Function, done: Done) -> Result<String
 }
 
 /// Only reads can be too long: a mutation answers with ids and one record.
-fn check_size(response: String) -> Result<String, CallError> {
+fn check_size(response: Printed) -> Result<Printed, CallError> {
     let bytes = response.len();
     if bytes > RESPONSE_BYTES_MAX {
         let why = format!(
@@ -213,7 +213,7 @@ fn is_raw_store(function: &Function) -> bool {
 
 impl Service for Calls {
     /// Checks the request and runs it. This is the only function that talks to the adapter.
-    fn call<'a>(&'a self, call: &'a Call) -> BoxFuture<'a, Result<String, CallError>> {
+    fn call<'a>(&'a self, call: &'a Call) -> BoxFuture<'a, Result<Printed, CallError>> {
         async move {
             let runtime = self.runtime();
             let function = requests::find(&call.function, runtime.legacy_names)
@@ -235,7 +235,7 @@ impl Service for Calls {
             if let Some(intent) = intent(&decision)
                 && let Some(there) = runtime.adapter.relay(Relayed { function_id: function.id, body, intent }, deadline)
             {
-                return check_size(there.await?);
+                return check_size(there.await?.into());
             }
             let scope = call.caller.identity.scope.clone();
             let mut answers = function;
@@ -365,7 +365,7 @@ mod tests {
     }
 
     async fn call(calls: &Calls, function_id: &str, body: Value) -> Result<Value, CallError> {
-        let text = calls.call(&request(function_id, body, Duration::from_secs(5))).await?;
+        let text = calls.call(&request(function_id, body, Duration::from_secs(5))).await?.into_text();
         Ok(serde_json::from_str(&text).expect("a response is JSON"))
     }
 
@@ -442,8 +442,8 @@ mod tests {
 
     #[test]
     fn a_response_that_fits_no_frame_is_an_error() {
-        assert!(check_size("x".repeat(RESPONSE_BYTES_MAX)).is_ok());
-        let error = check_size("x".repeat(RESPONSE_BYTES_MAX + 1)).unwrap_err();
+        assert!(check_size("x".repeat(RESPONSE_BYTES_MAX).into()).is_ok());
+        let error = check_size("x".repeat(RESPONSE_BYTES_MAX + 1).into()).unwrap_err();
         assert_eq!(error.code(), "session/invalid_request");
     }
 

@@ -461,7 +461,7 @@ async fn call(
         port.bus.call(Call { function, body, metadata, deadline, caller, trace }).await
     };
     match answer.await {
-        Ok(result) => large_text(&port, result),
+        Ok(result) => large_text(&port, result.into_text()),
         // The error object of the client that served the call is forwarded unchanged.
         Err(CallError::Client(raw)) => json_text(status(Kind::ClientFailed), format!("{{\"error\":{raw}}}")),
         Err(failed) => error(failed.kind(), &failed.message()),
