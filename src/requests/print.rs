@@ -210,7 +210,8 @@ mod tests {
             let section = Arc::new(Section::of(entries));
             // Twice: the second time the section is printed already.
             for range in [0..section.entries().len(), 0..section.entries().len() / 3] {
-                let parts = Vec::from_iter(Some(Part { section: section.clone(), range }).filter(|part| !part.range.is_empty()));
+                let part = Part { section: section.clone(), range };
+                let parts = Vec::from_iter(Some(part).filter(|part| !part.range.is_empty()));
                 let page = MessagesPage { parts, next_cursor: next_cursor.clone() };
                 prints_as_serde::<MessagesRequest>(Found::Messages(page));
             }
