@@ -381,5 +381,5 @@ pub fn asked(operation: &Operation) -> (Asked, &'static Function) {
 /// The response as a client reads it.
 pub fn response(function: &Function, done: Done) -> Value {
     let printed = (function.respond)(done).unwrap_or_default();
-    serde_json::from_str(&printed).unwrap_or(Value::Null)
+    serde_json::from_str(&printed.into_text()).unwrap_or(Value::Null)
 }

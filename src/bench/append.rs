@@ -176,7 +176,7 @@ pub async fn append_when_due(bus: &mut Bus, appends: &mut Appends, due: Instant)
     let mut body = String::with_capacity(1536);
     appends.body(0, &mut body);
     let sent = Instant::now();
-    bus.feed(invoke("0", appends.function(), &body)).await?;
+    bus.feed(&invoke("0", appends.function(), &body));
     bus.flush().await?;
     loop {
         let frame = bus.next().await?;

@@ -5,30 +5,22 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use axum::http::header::AUTHORIZATION;
-use futures::{FutureExt, SinkExt, StreamExt};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use tokio::time::timeout;
-use tokio_tungstenite::tungstenite::client::IntoClientRequest;
-use tokio_tungstenite::tungstenite::protocol::WebSocketConfig;
-use tokio_tungstenite::tungstenite::{Error, Message, Utf8Bytes};
-use tokio_tungstenite::{WebSocketStream, client_async_with_config};
+use tokio_tungstenite::tungstenite::Utf8Bytes;
 
 use super::error::BenchError;
 use super::target::{Stream, Target};
+use super::web_socket::WebSocket;
 use super::window::{ANSWER_MAX, Tally, Window};
 
 /// The start of an answer, up to its result, is shorter than this because our ids are short.
 const HEAD_BYTES: usize = 200;
 
-/// The WebSocket library fills its buffer with zeros before each read, and the default of 128 KiB would cost the client
-/// more than everything else.
-const READ_BUFFER_BYTES: usize = 16 << 10;
-
 /// One connection to a node's bus.
 pub struct Bus {
-    socket: WebSocketStream<Stream>,
+    socket: WebSocket<Stream>,
     node: String,
 }
 
@@ -45,27 +37,19 @@ pub trait Lanes: Send + 'static {
 impl Bus {
     pub async fn connect(node: &Target) -> Result<Bus, BenchError> {
         let address = &node.address;
-        let failed = |error: Error| {
-            let why = format!("not an iii bus: {error}");
-            BenchError::Connect { address: address.clone(), why }
-        };
         let connect = async {
             let stream = node.connect().await?;
-            let mut request = format!("ws://{address}/").into_client_request().map_err(failed)?;
-            if let Some(bearer) = &node.authorization {
-                request.headers_mut().insert(AUTHORIZATION, (**bearer).clone());
-            }
-            let config = WebSocketConfig::default().read_buffer_size(READ_BUFFER_BYTES);
-            let (socket, _) = client_async_with_config(request, stream, Some(config)).await.map_err(failed)?;
+            let socket = WebSocket::open(stream, address, node.authorization.as_deref()).await.map_err(|error| {
+                BenchError::Connect { address: address.clone(), why: format!("not an iii bus: {error}") }
+            })?;
             Ok(Bus { socket, node: address.clone() })
         };
         timeout(ANSWER_MAX, connect).await.unwrap_or_else(|_| Err(no_answer(address)))
     }
 
     /// Queues a frame for the next flush.
-    pub async fn feed(&mut self, frame: String) -> Result<(), BenchError> {
-        let fed = self.socket.feed(Message::text(frame)).await;
-        fed.map_err(|error| broken(&self.node, error))
+    pub fn feed(&mut self, frame: &str) {
+        self.socket.feed(frame);
     }
 
     pub async fn flush(&mut self) -> Result<(), BenchError> {
@@ -74,41 +58,20 @@ impl Bus {
 
     /// The next text frame.
     pub async fn next(&mut self) -> Result<Utf8Bytes, BenchError> {
-        loop {
-            let arrived = match timeout(ANSWER_MAX, self.socket.next()).await {
-                Ok(arrived) => arrived,
-                Err(_) => return Err(no_answer(&self.node)),
-            };
-            if let Some(text) = self.text(arrived)? {
-                return Ok(text);
-            }
+        match timeout(ANSWER_MAX, self.socket.next()).await {
+            Ok(arrived) => arrived.map_err(|error| broken(&self.node, error)),
+            Err(_) => Err(no_answer(&self.node)),
         }
     }
 
     /// A text frame that has already arrived.
     fn ready(&mut self) -> Result<Option<Utf8Bytes>, BenchError> {
-        match self.socket.next().now_or_never() {
-            Some(arrived) => self.text(arrived),
-            None => Ok(None),
-        }
-    }
-
-    fn text(&self, arrived: Option<Result<Message, Error>>) -> Result<Option<Utf8Bytes>, BenchError> {
-        match arrived {
-            Some(Ok(Message::Text(text))) => Ok(Some(text)),
-            Some(Ok(Message::Close(why))) => {
-                let why = why.map_or_else(|| "no reason given".to_owned(), |why| why.reason.to_string());
-                Err(broken(&self.node, format!("closed by the node: {why}")))
-            }
-            Some(Ok(_)) => Ok(None),
-            Some(Err(error)) => Err(broken(&self.node, error)),
-            None => Err(broken(&self.node, "end of stream")),
-        }
+        self.socket.ready().map_err(|error| broken(&self.node, error))
     }
 
     /// One call, with no other call in progress on the connection.
     pub async fn call(&mut self, function: &str, body: &str) -> Result<String, BenchError> {
-        self.feed(invoke("0", function, body)).await?;
+        self.feed(&invoke("0", function, body));
         self.flush().await?;
         loop {
             let frame = self.next().await?;
@@ -125,7 +88,7 @@ impl Bus {
         let mut sent = vec![Instant::now(); lanes.count()];
         for (lane, sent) in sent.iter_mut().enumerate() {
             *sent = Instant::now();
-            self.feed(next_call(&mut lanes, lane)).await?;
+            self.feed(&next_call(&mut lanes, lane));
         }
         self.flush().await?;
         let mut in_progress = sent.len();
@@ -153,7 +116,7 @@ impl Bus {
                 continue;
             }
             *sent = Instant::now();
-            self.feed(next_call(&mut lanes, lane)).await?;
+            self.feed(&next_call(&mut lanes, lane));
         }
         Ok(tally)
     }

@@ -204,12 +204,12 @@ async fn receive_ours(systems: &Systems, subscribers: usize, ticks: &Arc<Ticks>)
 async fn subscribe(node: &Target, session_id: &str, nth: usize) -> Result<Bus, BenchError> {
     let mut bus = Bus::connect(node).await?;
     let function = format!("{session_id}-handler-{nth}");
-    bus.feed(json!({ "type": "registerfunction", "id": function }).to_string()).await?;
+    bus.feed(&json!({ "type": "registerfunction", "id": function }).to_string());
     let binding = json!({
         "type": "registertrigger", "id": format!("{function}-binding"), "trigger_type": "session::message-added",
         "function_id": function, "config": { "session_id": session_id },
     });
-    bus.feed(binding.to_string()).await?;
+    bus.feed(&binding.to_string());
     bus.flush().await?;
     loop {
         let frame: Value = serde_json::from_str(&bus.next().await?).unwrap_or_default();
@@ -257,7 +257,7 @@ async fn write(
                 let body = format!(r#"{{"session_id":"{session_id}","message":{}}}"#, ticks.message(nth));
                 let frame = invoke(&nth.to_string(), "session::append", &body);
                 ticks.sent[nth].store(ticks.now(), Ordering::Relaxed);
-                bus.feed(frame).await?;
+                bus.feed(&frame);
                 bus.flush().await?;
                 unanswered += 1;
             }

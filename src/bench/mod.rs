@@ -36,6 +36,7 @@ mod systems;
 mod target;
 mod text;
 mod usage;
+mod web_socket;
 mod window;
 
 use std::path::Path;

@@ -27,6 +27,7 @@ pub mod query;
 pub mod refusal;
 pub mod scope;
 pub mod scoped_view;
+pub mod section;
 pub mod session;
 pub mod stamp;
 pub mod tagged;

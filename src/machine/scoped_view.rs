@@ -2,6 +2,7 @@
 //! Never: what is done about a session that is hidden (`apply/within.rs`).
 
 use std::cell::RefCell;
+use std::sync::Arc;
 
 use super::beside::RecordKey;
 use super::entry::{Entry, Place};
@@ -10,6 +11,7 @@ use super::ids::{EntryId, FeedPlace, Position, SessionId};
 use super::json::Json;
 use super::refusal::Fault;
 use super::scope::Scope;
+use super::section::Section;
 use super::session::SessionMeta;
 use super::view::{Facet, ListOrder, ListPoint, View};
 
@@ -69,6 +71,10 @@ impl View for ScopedView<'_> {
 
     fn place(&self, session_id: &SessionId, entry_id: &EntryId) -> Result<Option<Option<Place>>, Fault> {
         if self.shows(session_id)? { self.view.place(session_id, entry_id) } else { Ok(None) }
+    }
+
+    fn section(&self, session_id: &SessionId, end: &EntryId, depth: u64) -> Result<Option<Arc<Section>>, Fault> {
+        if self.shows(session_id)? { self.view.section(session_id, end, depth) } else { Ok(None) }
     }
 
     fn entries(&self, session_id: &SessionId) -> Result<Vec<Entry>, Fault> {

@@ -1,6 +1,8 @@
 //! Owns: `View`, the questions that commands and queries may ask about the state. Stores implement it.
 //! Never: a write. Writes are data (`change.rs`).
 
+use std::sync::Arc;
+
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -13,6 +15,7 @@ use super::json::Json;
 use super::long::{Leftover, PendingFork};
 use super::refusal::{Fault, Refusal};
 use super::scope::Scope;
+use super::section::Section;
 use super::session::{SessionMeta, SessionStatus};
 
 /// The orders of `session::list`. Ties break by session id, ascending.
@@ -86,6 +89,12 @@ pub trait View {
     /// such entry.
     fn place(&self, session_id: &SessionId, entry_id: &EntryId) -> Result<Option<Option<Place>>, Fault> {
         Ok(self.entry(session_id, entry_id)?.map(|entry| entry.place))
+    }
+
+    /// The section of a path that ends with this entry, at this depth. `None` if the view keeps no sections, or if this
+    /// one is too large: then its entries are read one by one.
+    fn section(&self, _session_id: &SessionId, _end: &EntryId, _depth: u64) -> Result<Option<Arc<Section>>, Fault> {
+        Ok(None)
     }
 
     /// Every entry of a session, in the order of their ids.

@@ -42,6 +42,9 @@ use crate::storage::state::memory::MemoryStore;
 #[path = "forward_test.rs"]
 mod forward;
 
+#[path = "read_index_test.rs"]
+mod read_index;
+
 struct NoSubscribers;
 
 impl EventSink for NoSubscribers {
@@ -606,9 +609,9 @@ async fn strangers_and_wiped_disks_are_refused_by_name() {
     let mut client = PeerClient::connect(format!("http://{}", nodes[0].address())).await.unwrap();
     let peers = &nodes[1].adapter.replica().membership().peers;
     let mut hop = peers.local.hop_to(1, &Default::default());
-    client.read_index(ReadIndexRequest { hop: Some(hop.clone()) }).await.unwrap();
+    client.read_index(ReadIndexRequest { hop: Some(hop.clone()), term: 0 }).await.unwrap();
     hop.cluster_id = "another".to_owned();
-    let refused = client.read_index(ReadIndexRequest { hop: Some(hop) }).await.unwrap_err();
+    let refused = client.read_index(ReadIndexRequest { hop: Some(hop), term: 0 }).await.unwrap_err();
     assert_eq!(refused.code(), Code::FailedPrecondition);
     assert!(refused.message().contains("calls from cluster another, but node 1 belongs to cluster"), "{refused:?}");
 

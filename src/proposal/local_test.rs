@@ -105,7 +105,7 @@ async fn transcript(adapter: &LocalAdapter, id: &str) -> Vec<String> {
         limit: 100,
     };
     match adapter.ask(Query::Messages(asked), Freshness::Linearizable, soon()).await {
-        Ok(Found::Messages(page)) => page.entries.iter().map(|entry| entry.id.to_string()).collect(),
+        Ok(Found::Messages(page)) => page.entries().map(|entry| entry.id.to_string()).collect(),
         other => panic!("{other:?}"),
     }
 }

@@ -217,7 +217,8 @@ impl Peer for PeerService {
     async fn read_index(&self, request: Request<ReadIndexRequest>) -> Result<Response<ReadIndexResponse>, Status> {
         let (sender, request) = (Sender::of(&request), request.into_inner());
         self.check(&sender, request.hop.as_ref())?;
-        let outcome = match self.read_index.confirm_as_leader().await {
+        let follower = request.hop.as_ref().map_or(0, |hop| hop.from_node);
+        let outcome = match self.read_index.confirm_as_leader(follower, request.term).await {
             Ok(index) => Outcome::Index(index),
             Err(error) => Outcome::Unavailable(error.to_string()),
         };

@@ -1,14 +1,17 @@
 //! Owns: the read index, the log index that must be applied before a read may be answered. The leader confirms with a
-//! quorum that it is still the leader; a follower asks the leader. Readers that wait at the same time share one round,
-//! including the readers of followers.
+//! quorum that it is still the leader; a follower asks the leader. Readers that wait at the same time share one round: those
+//! of one node, and at the leader those of all nodes. The request of a follower is its confirmation too (`confirmed_by`): in
+//! a cluster of three it makes a quorum together with the leader.
 //! Never: return an index that a quorum did not confirm.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use openraft::ReadPolicy;
 use openraft::errors::{LinearizableReadError, RaftError};
+use openraft::{RaftState, ReadPolicy, ServerState};
+use tokio::runtime::Handle;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
@@ -18,8 +21,11 @@ use super::channels::Purpose;
 use super::leader::Leader;
 use super::network::Peers;
 use super::replica::Raft;
+use super::threads::Threads;
+use super::types::Types;
 use crate::proto::peer::ReadIndexRequest;
 use crate::proto::peer::read_index_response::Outcome;
+use crate::storage::log::Log;
 
 /// Readers that wait for a round. Further readers are refused and told to retry.
 const WAITING_MAX: usize = 16 << 10;
@@ -48,50 +54,54 @@ impl std::error::Error for ReadIndexError {}
 type Confirmed = Result<u64, ReadIndexError>;
 
 pub struct ReadIndex {
-    /// The rounds with the quorum, while this node is the leader: for its own readers and those of its followers.
+    /// The rounds with the quorum, while this node is the leader. Each is for one round of the readers here, and one of
+    /// each follower.
     quorum_rounds: Arc<Rounds>,
-    /// The rounds with the leader, while another node is the leader: for the readers of this node.
-    leader_rounds: Rounds,
+    /// The rounds of the readers of this node, with the leader.
+    local_rounds: Rounds,
     raft: Raft,
-    local_node: u64,
 }
 
 impl ReadIndex {
-    pub fn new(raft: Raft, peers: Peers) -> ReadIndex {
-        let local_node = peers.local.node;
+    /// Rounds of the readers here run on the runtime of the clients, those with the quorum on the one of consensus.
+    pub fn new(raft: Raft, peers: Peers, log: Log, threads: &Threads) -> ReadIndex {
         let quorum_rounds = {
             let raft = raft.clone();
-            Arc::new(Rounds::start(move || {
+            Arc::new(Rounds::start(threads.consensus(), move || {
                 let raft = raft.clone();
                 async move { ask_quorum(&raft).await }
             }))
         };
-        let leader_rounds = {
-            let (raft, quorum_rounds, peers) = (raft.clone(), quorum_rounds.clone(), Arc::new(peers));
-            Rounds::start(move || {
-                let (raft, quorum_rounds, peers) = (raft.clone(), quorum_rounds.clone(), peers.clone());
-                async move { ask_current_leader(&raft, &quorum_rounds, &peers).await }
+        let local_rounds = {
+            let (raft, quorum_rounds, follower) = (raft.clone(), quorum_rounds.clone(), Arc::new((peers, log)));
+            Rounds::start(threads.clients(), move || {
+                let (raft, quorum_rounds, follower) = (raft.clone(), quorum_rounds.clone(), follower.clone());
+                async move { ask_current_leader(&raft, &quorum_rounds, &follower.0, &follower.1).await }
             })
         };
-        ReadIndex { quorum_rounds, leader_rounds, raft, local_node }
+        ReadIndex { quorum_rounds, local_rounds, raft }
     }
 
     /// Aborts the rounds in progress. Afterwards no task holds anything of this node.
     pub async fn stop(&self) {
-        self.leader_rounds.stop().await;
+        self.local_rounds.stop().await;
         self.quorum_rounds.stop().await;
     }
 
     /// The index that must be applied here before a query that arrives now may be answered.
     pub async fn confirm(&self) -> Confirmed {
-        match Leader::of(&self.raft) {
-            Some(leader) if leader.node == self.local_node => self.quorum_rounds.join().await,
-            Some(_) | None => self.leader_rounds.join().await,
-        }
+        self.local_rounds.join().await
     }
 
-    /// The same for a follower that asks this node as its leader.
-    pub async fn confirm_as_leader(&self) -> Confirmed {
+    /// The same for a follower that asks this node as its leader. `term` is what it confirms, or 0.
+    pub async fn confirm_as_leader(&self, follower: u64, term: u64) -> Confirmed {
+        if term > 0 {
+            // Runs in the task of consensus, so it sees the state of one moment, after the request.
+            let confirmed = self.raft.with_raft_state(move |state| confirmed_by(state, follower, term)).await;
+            if let Ok(Some(index)) = confirmed {
+                return Ok(index);
+            }
+        }
         self.quorum_rounds.join().await
     }
 }
@@ -103,14 +113,22 @@ struct Rounds {
 }
 
 impl Rounds {
-    fn start<F>(round: impl Fn() -> F + Send + 'static) -> Rounds
+    fn start<F>(runtime: &Handle, round: impl Fn() -> F + Send + 'static) -> Rounds
     where
         F: Future<Output = Confirmed> + Send,
     {
         let (readers, mut queue) = mpsc::channel::<oneshot::Sender<Confirmed>>(WAITING_MAX);
-        let task = tokio::spawn(async move {
+        let task = runtime.spawn(async move {
             let mut waiting = Vec::new();
             while queue.recv_many(&mut waiting, WAITING_MAX).await > 0 {
+                // Readers that are on their way join: a round costs more than all the rest of a small read. This waits
+                // for nothing but the tasks that can run now.
+                tokio::task::yield_now().await;
+                while waiting.len() < WAITING_MAX
+                    && let Ok(reader) = queue.try_recv()
+                {
+                    waiting.push(reader);
+                }
                 let confirmed = round().await;
                 for reader in waiting.drain(..) {
                     // The send fails if the reader's deadline has passed.
@@ -142,10 +160,29 @@ impl Rounds {
     }
 }
 
-async fn ask_current_leader(raft: &Raft, quorum_rounds: &Rounds, peers: &Peers) -> Confirmed {
+/// The read index, if a follower that has voted for no later term than this makes a quorum together with this node.
+///
+/// A later leader needs the votes of a quorum, and every two quorums share a node. The follower looked at its vote after its
+/// readers had asked, and this node looks now: so nobody led a later term when they asked, and all that was acknowledged
+/// before was committed by this leader or by earlier ones. The first entry of its own term ends theirs.
+fn confirmed_by(state: &RaftState<Types>, follower: u64, term: u64) -> Option<u64> {
+    let vote = state.vote_ref();
+    let this_node = vote.leader_id.node;
+    let committed = state.local_committed().filter(|committed| committed.leader_id == vote.leader_id)?;
+    let is_leader = state.server_state == ServerState::Leader && vote.committed && vote.leader_id.term == term;
+    let quorum = |config: &BTreeSet<u64>| {
+        let confirming = [this_node, follower].iter().filter(|node| config.contains(node)).count();
+        confirming * 2 > config.len()
+    };
+    let membership = state.membership_state.effective().membership();
+    let all_agree = follower != this_node && membership.get_joint_config().iter().all(quorum);
+    (is_leader && all_agree).then_some(committed.index)
+}
+
+async fn ask_current_leader(raft: &Raft, quorum_rounds: &Rounds, peers: &Peers, log: &Log) -> Confirmed {
     match Leader::of(raft) {
         Some(leader) if leader.node == peers.local.node => quorum_rounds.join().await,
-        Some(leader) => ask_leader(&leader, peers).await,
+        Some(leader) => ask_leader(&leader, peers, log).await,
         None => match ask_quorum(raft).await {
             // Asked only to find out whether consensus has stopped on this node.
             Err(stopped @ ReadIndexError::Stopped(_)) => Err(stopped),
@@ -170,11 +207,14 @@ async fn ask_quorum(raft: &Raft) -> Confirmed {
 }
 
 /// The read index of another node, which is the leader.
-async fn ask_leader(leader: &Leader, peers: &Peers) -> Confirmed {
+async fn ask_leader(leader: &Leader, peers: &Peers, log: &Log) -> Confirmed {
     let failed = |why: &dyn fmt::Display| ReadIndexError::NotNow(format!("node {} leads, but {why}", leader.node));
     let client = peers.channels.peer(&leader.peer.address, Purpose::Call);
     let mut client = client.map_err(|error| failed(&error))?;
-    let request = ReadIndexRequest { hop: Some(peers.local.hop_to(leader.node, &leader.peer)) };
+    // A vote is in the log before its candidate hears of it.
+    let follows = log.vote().is_some_and(|vote| (vote.term, vote.node) == (leader.term, leader.node));
+    let term = if follows { leader.term } else { 0 };
+    let request = ReadIndexRequest { hop: Some(peers.local.hop_to(leader.node, &leader.peer)), term };
     let answer = match timeout(ROUND_TIMEOUT, client.read_index(request)).await {
         Ok(answer) => answer.map_err(|status| failed(&status.message()))?,
         Err(_) => {

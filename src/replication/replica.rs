@@ -397,7 +397,7 @@ impl Replica {
                 _housekeeping: AbortOnDropHandle::new(tokio::spawn(keeping)),
                 _elections: AbortOnDropHandle::new(tokio::spawn(elections.run())),
                 membership: membership.clone(),
-                read_index: Arc::new(ReadIndex::new(raft.clone(), peers)),
+                read_index: Arc::new(ReadIndex::new(raft.clone(), peers, log.clone(), &threads)),
                 _autopilot: AbortOnDropHandle::new(tokio::spawn(autopilot::run(
                     membership.clone(),
                     settings.reap_after,

@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Limits, Question, checks, print};
+use super::{Limits, Printed, Question, checks, print};
 use crate::machine::entry::{Entry, SessionEntry};
 use crate::machine::ids::{EntryId, SessionId};
 use crate::machine::refusal::Refusal;
@@ -37,8 +37,8 @@ impl Question for GetMessageRequest {
         Some(entry.map(|entry| GetMessageResponse { entry }))
     }
 
-    fn print(found: Found) -> Option<String> {
+    fn print(found: Found) -> Option<Printed> {
         let Found::Entry(entry) = found else { return None };
-        Some(print::wrapped_entry(entry.as_ref()))
+        Some(print::wrapped_entry(entry.as_ref()).into())
     }
 }

@@ -12,7 +12,7 @@ use serde_json::Value;
 use super::body::{Batch, is_deeper_than, parse_within};
 use super::limits::{BODY_BYTES_MAX, DEPTH_MAX};
 use super::table::schema;
-use super::{Decision, Done, Function, Limits, checks, explain};
+use super::{Decision, Done, Function, Limits, Printed, checks, explain};
 use crate::machine::apply::import::{FinishImport, IfExists, ImportEntries, Imported};
 use crate::machine::entry::{Entry, SessionEntry};
 use crate::machine::ids::{EntryId, SessionId};
@@ -151,9 +151,9 @@ fn decide(body: &str, _limits: &Limits) -> Result<Decision, Refusal> {
     Ok(Decision::Propose(Command::Import(request.command()?)))
 }
 
-fn respond(done: Done) -> Option<String> {
+fn respond(done: Done) -> Option<Printed> {
     let Done::Answered(Answer::Imported { added, imported }) = done else { return None };
-    serde_json::to_string(&ImportResponse { outcome: imported, added }).ok()
+    serde_json::to_string(&ImportResponse { outcome: imported, added }).ok().map(Printed::from)
 }
 
 impl ImportRequest {

@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Limits, Question, checks, print};
+use super::{Limits, Printed, Question, checks, print};
 use crate::machine::entry::{Body, CustomPayload, Entry};
 use crate::machine::ids::{EntryId, SessionId};
 use crate::machine::json::Json;
@@ -82,11 +82,11 @@ impl Question for MessagesRequest {
 
     fn response(found: Found) -> Option<MessagesResponse> {
         let Found::Messages(page) = found else { return None };
-        let messages = page.entries.into_iter().map(MessageItem::from).collect();
+        let messages = page.entries().cloned().map(MessageItem::from).collect();
         Some(MessagesResponse { messages, next_cursor: page.next_cursor })
     }
 
-    fn print(found: Found) -> Option<String> {
+    fn print(found: Found) -> Option<Printed> {
         let Found::Messages(page) = found else { return None };
         Some(print::messages(&page))
     }

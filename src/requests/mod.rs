@@ -58,8 +58,10 @@ mod checks;
 mod client_message;
 mod explain;
 mod print;
+pub mod printed;
 mod table;
 
+pub use printed::Printed;
 pub use table::{find, functions, legacy_name, served};
 
 use schemars::JsonSchema;
@@ -141,8 +143,8 @@ pub trait Question: DeserializeOwned + JsonSchema {
     fn response(found: Found) -> Option<Self::Response>;
 
     /// The response as JSON text. Functions that return stored bodies copy their text without parsing it.
-    fn print(found: Found) -> Option<String> {
-        serde_json::to_string(&Self::response(found)?).ok()
+    fn print(found: Found) -> Option<Printed> {
+        serde_json::to_string(&Self::response(found)?).ok().map(Printed::from)
     }
 }
 
@@ -174,7 +176,7 @@ pub struct Function {
     /// Parses and checks a JSON body.
     pub decide: fn(body: &str, limits: &Limits) -> Result<Decision, Refusal>,
     /// The response as JSON text. `None` if the result belongs to another function, which is a bug.
-    pub respond: fn(done: Done) -> Option<String>,
+    pub respond: fn(done: Done) -> Option<Printed>,
 }
 
 /// The result of a decision.

@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Limits, Question, checks, print};
+use super::{Limits, Printed, Question, checks, print};
 use crate::machine::entry::{Entry, SessionEntry};
 use crate::machine::ids::{EntryId, SessionId};
 use crate::machine::query::window::WindowQuery;
@@ -62,8 +62,8 @@ impl Question for PathRequest {
         Some(PathResponse { entries, first, length, leaf })
     }
 
-    fn print(found: Found) -> Option<String> {
+    fn print(found: Found) -> Option<Printed> {
         let Found::Window(window) = found else { return None };
-        Some(print::window(&window))
+        Some(print::window(&window).into())
     }
 }

@@ -6,21 +6,34 @@ use std::fmt::Write;
 use crate::machine::entry::{Body, Entry};
 use crate::machine::query::messages::MessagesPage;
 use crate::machine::query::window::Window;
+use crate::machine::section::Part;
+use crate::requests::printed::Printed;
 
 /// Estimated bytes of the fields around a body, to allocate the buffer once.
 const FRAME_BYTES: usize = 192;
 
-/// A page of `session::messages`.
-pub fn messages(page: &MessagesPage) -> String {
-    let mut out = String::with_capacity(FRAME_BYTES + page.entries.iter().map(size).sum::<usize>());
-    out.push_str(r#"{"messages":["#);
-    separated(&mut out, &page.entries, message_item);
-    out.push(']');
+/// A page of `session::messages`. The texts of its sections are shared, not copied.
+pub fn messages(page: &MessagesPage) -> Printed {
+    let mut out = Printed::from(r#"{"messages":["#.to_owned());
+    for (nth, Part { section, range }) in page.parts.iter().enumerate() {
+        if nth > 0 {
+            out.push_str(",");
+        }
+        match section.printed(range.clone(), message_item) {
+            Some(text) => out.push_shared(text),
+            None => {
+                let entries = &section.entries()[range.clone()];
+                out.tail().reserve(entries.iter().map(size).sum());
+                separated(out.tail(), entries, message_item);
+            }
+        }
+    }
+    out.push_str("]");
     if let Some(cursor) = &page.next_cursor {
         out.push_str(r#","next_cursor":"#);
-        string(&mut out, cursor);
+        string(out.tail(), cursor);
     }
-    out.push('}');
+    out.push_str("}");
     out
 }
 
@@ -138,6 +151,8 @@ fn string(out: &mut String, text: &str) {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use proptest::prelude::*;
     use serde_json::json;
 
@@ -146,6 +161,7 @@ mod tests {
     use crate::machine::ids::EntryId;
     use crate::machine::json::{Json, List};
     use crate::machine::message::{AgentMessage, ContentBlock, Message};
+    use crate::machine::section::Section;
     use crate::requests::Question;
     use crate::requests::get_message::GetMessageRequest;
     use crate::requests::messages::MessagesRequest;
@@ -178,7 +194,7 @@ mod tests {
     /// Every printer must give the same text as serde.
     fn prints_as_serde<Q: Question>(found: Found) {
         let spelled = serde_json::to_string(&Q::response(found.clone()).unwrap()).unwrap();
-        assert_eq!(Q::print(found).unwrap(), spelled);
+        assert_eq!(Q::print(found).unwrap().into_text(), spelled);
     }
 
     proptest! {
@@ -191,7 +207,14 @@ mod tests {
             prints_as_serde::<GetMessageRequest>(Found::Entry(one.clone()));
             prints_as_serde::<GetEntryRequest>(Found::Entry(one));
             prints_as_serde::<ListEntriesRequest>(Found::Entries(entries.clone()));
-            prints_as_serde::<MessagesRequest>(Found::Messages(MessagesPage { entries, next_cursor }));
+            let section = Arc::new(Section::of(entries));
+            // Twice: the second time the section is printed already.
+            for range in [0..section.entries().len(), 0..section.entries().len() / 3] {
+                let part = Part { section: section.clone(), range };
+                let parts = Vec::from_iter(Some(part).filter(|part| !part.range.is_empty()));
+                let page = MessagesPage { parts, next_cursor: next_cursor.clone() };
+                prints_as_serde::<MessagesRequest>(Found::Messages(page));
+            }
         }
     }
 

@@ -7,7 +7,8 @@ use schemars::JsonSchema;
 use schemars::schema::RootSchema;
 
 use super::{
-    BEYOND, Decision, Done, Function, Limits, Mutation, Operation, PUBLIC, Question, body, import, model, store, turn,
+    BEYOND, Decision, Done, Function, Limits, Mutation, Operation, PUBLIC, Printed, Question, body, import, model,
+    store, turn,
 };
 use crate::machine::refusal::Refusal;
 
@@ -65,7 +66,7 @@ pub(super) const fn operation<O: Operation>() -> Function {
 const fn function<Request: JsonSchema, Response: JsonSchema>(
     (id, description, internal, writes): (&'static str, &'static str, bool, bool),
     decide: fn(&str, &Limits) -> Result<Decision, Refusal>,
-    respond: fn(Done) -> Option<String>,
+    respond: fn(Done) -> Option<Printed>,
 ) -> Function {
     let (request_schema, response_schema) = (schema::<Request>, schema::<Response>);
     Function { id, description, internal, writes, request_schema, response_schema, decide, respond }
@@ -87,16 +88,16 @@ fn decide_operation<O: Operation>(body: &str, _limits: &Limits) -> Result<Decisi
     Ok(body::parse::<O>(body)?.decision())
 }
 
-fn respond_mutation<M: Mutation>(done: Done) -> Option<String> {
+fn respond_mutation<M: Mutation>(done: Done) -> Option<Printed> {
     let Done::Answered(answer) = done else { return None };
-    serde_json::to_string(&M::response(answer)?).ok()
+    serde_json::to_string(&M::response(answer)?).ok().map(Printed::from)
 }
 
-fn respond_question<Q: Question>(done: Done) -> Option<String> {
+fn respond_question<Q: Question>(done: Done) -> Option<Printed> {
     let Done::Found(found) = done else { return None };
     Q::print(found)
 }
 
-fn respond_operation<O: Operation>(done: Done) -> Option<String> {
-    serde_json::to_string(&O::response(done)?).ok()
+fn respond_operation<O: Operation>(done: Done) -> Option<Printed> {
+    serde_json::to_string(&O::response(done)?).ok().map(Printed::from)
 }

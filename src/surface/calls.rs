@@ -22,7 +22,7 @@ use crate::proposal::{Adapter, Freshness, Intent, Proposal, Relayed};
 use crate::requests::config_status::ReloadStatus;
 use crate::requests::limits::RESPONSE_BYTES_MAX;
 use crate::requests::store::about::Introduction;
-use crate::requests::{self, Decision, Done, Function, Limits};
+use crate::requests::{self, Decision, Done, Function, Limits, Printed};
 
 /// What calls run on. A reload replaces it as a whole. Calls in flight finish on the one they started with.
 #[derive(Clone)]
@@ -119,7 +119,7 @@ impl Calls {
         query: Query,
         freshness: Freshness,
         call: &Call,
-    ) -> Result<String, CallError> {
+    ) -> Result<Printed, CallError> {
         let (session, deadline) = (session_of(&query).cloned(), call.deadline);
         if call.is_crowded && self.expensive.is_expensive(session.as_ref()) {
             let why = "the node is busy: too many large responses wait for clients that do not read; try again";
@@ -188,7 +188,7 @@ impl Reloads {
 }
 
 /// Prints the answer with the function that `answers`; errors name the function that was called.
-fn respond(answers: &Function, function: &Function, done: Done) -> Result<String, CallError> {
+fn respond(answers: &Function, function: &Function, done: Done) -> Result<Printed, CallError> {
     let response = (answers.respond)(done).ok_or_else(|| {
         tracing::error!(function = function.id, "the adapter returned an answer of the wrong type");
         CallError::OutcomeUnknown(format!("{} got an answer of the wrong type", function.id))
@@ -197,7 +197,7 @@ fn respond(answers: &Function, function: &Function, done: Done) -> Result<String
 }
 
 /// Only reads can be too long: a mutation answers with ids and one record.
-fn check_size(response: String) -> Result<String, CallError> {
+fn check_size(response: Printed) -> Result<Printed, CallError> {
     let bytes = response.len();
     if bytes > RESPONSE_BYTES_MAX {
         let why = format!(
@@ -225,7 +225,7 @@ fn is_raw_store(function: &Function) -> bool {
 
 impl Service for Calls {
     /// Checks the request and runs it. This is the only function that talks to the adapter.
-    fn call<'a>(&'a self, call: &'a Call) -> BoxFuture<'a, Result<String, CallError>> {
+    fn call<'a>(&'a self, call: &'a Call) -> BoxFuture<'a, Result<Printed, CallError>> {
         async move {
             self.expensive.begins();
             let runtime = self.runtime();
@@ -248,7 +248,7 @@ impl Service for Calls {
             if let Some(intent) = intent(&decision)
                 && let Some(there) = runtime.adapter.relay(Relayed { function_id: function.id, body, intent }, deadline)
             {
-                return check_size(there.await?);
+                return check_size(there.await?.into());
             }
             let scope = call.caller.identity.scope.clone();
             let mut answers = function;
@@ -420,7 +420,7 @@ mod tests {
     }
 
     async fn call(calls: &Calls, function_id: &str, body: Value) -> Result<Value, CallError> {
-        let text = calls.call(&request(function_id, body, Duration::from_secs(5))).await?;
+        let text = calls.call(&request(function_id, body, Duration::from_secs(5))).await?.into_text();
         Ok(serde_json::from_str(&text).expect("a response is JSON"))
     }
 
@@ -512,8 +512,8 @@ mod tests {
 
     #[test]
     fn a_response_that_fits_no_frame_is_an_error() {
-        assert!(check_size("x".repeat(RESPONSE_BYTES_MAX)).is_ok());
-        let error = check_size("x".repeat(RESPONSE_BYTES_MAX + 1)).unwrap_err();
+        assert!(check_size("x".repeat(RESPONSE_BYTES_MAX).into()).is_ok());
+        let error = check_size("x".repeat(RESPONSE_BYTES_MAX + 1).into()).unwrap_err();
         assert_eq!(error.code(), "session/invalid_request");
     }
 

@@ -26,6 +26,7 @@ use crate::metrics::timeline::followed;
 use crate::metrics::trace::{self, Span, Tracer, Value};
 use crate::metrics::{Counter, Page, catalogue};
 use crate::proposal::{Freshness, Proposal};
+use crate::requests::Printed;
 
 /// The default of the SDKs.
 pub const CALL_TIMEOUT: Duration = Duration::from_secs(30);
@@ -122,7 +123,7 @@ impl Door {
 /// A set of functions, callable by name with a JSON body.
 pub trait Service: Send + Sync + 'static {
     /// Fails with `CallError::FunctionUnknown` if there is no such function. Aliases of older versions count as known.
-    fn call<'a>(&'a self, call: &'a Call) -> BoxFuture<'a, Result<String, CallError>>;
+    fn call<'a>(&'a self, call: &'a Call) -> BoxFuture<'a, Result<Printed, CallError>>;
 
     /// Executes a command that a door of this node decided for a caller it checked.
     fn propose(&self, proposal: Proposal) -> BoxFuture<'_, Result<Answer, CallError>> {
@@ -306,7 +307,7 @@ impl Gate {
     }
 
     /// Runs a call and returns its answer, at the latest a little after its deadline.
-    pub async fn call(&self, call: &Call) -> Result<String, CallError> {
+    pub async fn call(&self, call: &Call) -> Result<Printed, CallError> {
         let answering = async {
             let allowed = self.check_access(&call.caller.identity, &call.function);
             allowed.inspect_err(|_| audit::refused_call(&call.caller.identity, call.caller.door, &call.function))?;
@@ -501,10 +502,10 @@ mod tests {
     struct ByName;
 
     impl Service for ByName {
-        fn call<'a>(&'a self, call: &'a Call) -> BoxFuture<'a, Result<String, CallError>> {
+        fn call<'a>(&'a self, call: &'a Call) -> BoxFuture<'a, Result<Printed, CallError>> {
             async move {
                 match call.function.as_str() {
-                    "answer" => Ok(call.body.to_string()),
+                    "answer" => Ok(call.body.to_string().into()),
                     "refuse" => Err(Refusal::SessionUnknown(SessionId::from("s")).into()),
                     "fail" => Err(CallError::Unavailable("no leader".to_owned())),
                     "hang" => std::future::pending().await,
@@ -526,7 +527,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn calls_are_counted_by_door_and_outcome() {
         let gate = Gate::new(Arc::new(ByName));
-        assert_eq!(gate.call(&call("answer", Door::Bus)).await.as_deref(), Ok("{}"));
+        assert_eq!(gate.call(&call("answer", Door::Bus)).await, Ok("{}".to_owned().into()));
         for function in ["refuse", "unknown"] {
             assert!(gate.call(&call(function, Door::Bus)).await.is_err());
         }

@@ -470,7 +470,7 @@ async fn call(
         Ok(answer)
     };
     match answer.await {
-        Ok(result) => large_text(&port, result),
+        Ok(result) => large_text(&port, result.into_text()),
         // The error object of the client that served the call is forwarded unchanged.
         Err(CallError::Client(raw)) => json_text(status(Kind::ClientFailed), format!("{{\"error\":{raw}}}")),
         Err(failed) => error(failed.kind(), &failed.message()),

@@ -567,6 +567,6 @@ fn copy_field(from: &Value, name: &str, to: &mut Value) {
 }
 
 /// Entries as JSON, as the model keeps them.
-pub fn entries_json(entries: &[Entry]) -> Vec<Value> {
-    entries.iter().map(|entry| json!(entry)).collect()
+pub fn entries_json<'a>(entries: impl IntoIterator<Item = &'a Entry>) -> Vec<Value> {
+    entries.into_iter().map(|entry| json!(entry)).collect()
 }

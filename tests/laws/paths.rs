@@ -170,7 +170,7 @@ impl Tree {
             let depth = self.parents.len() as f64;
             let bound = limit as u64 + 8 + (4.0 * depth.log2()).ceil() as u64;
             assert!(reads <= bound, "{reads} entries read for a page of {limit} in a path of at most {depth}");
-            ids.extend(page.entries.iter().map(|entry| entry.id.to_string()));
+            ids.extend(page.entries().map(|entry| entry.id.to_string()));
             match page.next_cursor {
                 Some(cursor) => query.cursor = Some(cursor),
                 None => return ids,
@@ -208,11 +208,11 @@ fn the_cost_of_a_page_does_not_grow_with_a_transcript_of_100_000_messages() {
         let cursor = earlier.next_cursor;
         assert!(cursor.is_some());
         let (page, reads) = tree.page(&MessagesQuery { cursor, ..query(&leaf, 7) });
-        let ids: Vec<String> = page.entries.iter().map(|entry| entry.id.to_string()).collect();
+        let ids: Vec<String> = page.entries().map(|entry| entry.id.to_string()).collect();
         assert_eq!(ids, path[depth + 1..depth + 8]);
         assert!(reads <= 7 + 8 + 4 * 17, "{reads} reads at depth {depth}");
     }
-    assert_eq!(first.entries.len(), 7);
+    assert_eq!(first.entries().count(), 7);
 }
 
 #[test]
@@ -223,7 +223,7 @@ fn a_rare_role_costs_one_pass_over_the_path() {
     }
     let leaf = tree.append(None, 1);
     let (page, reads) = tree.page(&MessagesQuery { roles: Some(vec![Role::Assistant]), ..query(&leaf, 50) });
-    assert_eq!(page.entries.len(), 1);
+    assert_eq!(page.entries().count(), 1);
     assert_eq!(page.next_cursor, None);
     assert!(reads <= 1_001 + 20 * (8 + 4 * 10), "{reads} reads to filter a path of 1,001");
 }

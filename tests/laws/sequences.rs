@@ -520,10 +520,10 @@ impl Comparison {
             other => unreachable!("{other:?}"),
         });
         let seen =
-            found.as_ref().map(|page| (entries_json(&page.entries), page.next_cursor.is_some())).map_err(Clone::clone);
+            found.as_ref().map(|page| (entries_json(page.entries()), page.next_cursor.is_some())).map_err(Clone::clone);
         prop_assert_eq!(seen, expected, "{:?}", query);
         let Ok(page) = found else { return Ok(None) };
-        let last = page.entries.last().map(|entry| entry.id.as_str().to_owned());
+        let last = page.entries().last().map(|entry| entry.id.as_str().to_owned());
         Ok(last.zip(page.next_cursor))
     }
 }

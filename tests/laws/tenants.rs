@@ -165,7 +165,7 @@ fn call(
         }
         other => panic!("{function} is no function about sessions: {other:?}"),
     };
-    (done.map(|done| (row.respond)(done).expect("the right answer")).map_err(words), events)
+    (done.map(|done| (row.respond)(done).expect("the right answer").into_text()).map_err(words), events)
 }
 
 proptest! {

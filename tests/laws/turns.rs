@@ -62,7 +62,7 @@ impl World {
             }
             other => panic!("{other:?}"),
         };
-        Ok(serde_json::from_str(&(function.respond)(done).expect("a response")).unwrap())
+        Ok(serde_json::from_str(&(function.respond)(done).expect("a response").into_text()).unwrap())
     }
 
     pub fn call(&mut self, function: &str, body: Value) -> Value {

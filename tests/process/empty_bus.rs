@@ -7,6 +7,7 @@ use std::sync::Arc;
 use futures::future::BoxFuture;
 use session_manager::events::current::CurrentFeed;
 use session_manager::events::feed::{Feed, FeedSettings};
+use session_manager::requests::Printed;
 use session_manager::surface::bus::{Bus, BusSettings};
 use session_manager::surface::endpoint::{self, EndpointSettings};
 use session_manager::surface::{Call, CallError, DescribedFunction, Gate, Service};
@@ -15,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 struct NoFunctions;
 
 impl Service for NoFunctions {
-    fn call<'a>(&'a self, call: &'a Call) -> BoxFuture<'a, Result<String, CallError>> {
+    fn call<'a>(&'a self, call: &'a Call) -> BoxFuture<'a, Result<Printed, CallError>> {
         Box::pin(std::future::ready(Err(CallError::FunctionUnknown(call.function.clone()))))
     }
 

@@ -63,7 +63,7 @@ impl Node {
             other => panic!("not a call of the store: {other:?}"),
         };
         let response = (function.respond)(done).expect("a response");
-        Ok(serde_json::from_str(&response).expect("a response is JSON"))
+        Ok(serde_json::from_str(&response.into_text()).expect("a response is JSON"))
     }
 
     fn ask(&self, query: &Query) -> Result<Found, machine::refusal::Refusal> {

@@ -1,11 +1,14 @@
 //! `session::messages`: a page of the path root → leaf, oldest first.
 
+use std::sync::Arc;
+
 use super::cursor;
 use crate::machine::entry::{Body, Entry};
 use crate::machine::ids::{EntryId, SessionId};
 use crate::machine::message::Role;
 use crate::machine::path;
 use crate::machine::refusal::{Failure, Fault, Refusal};
+use crate::machine::section::{self, Part, Section};
 use crate::machine::view::View;
 
 /// The bodies of one page together. Even with one more body of the largest size, a page fits a frame of 64 MiB.
@@ -29,10 +32,39 @@ pub struct MessagesQuery {
     pub limit: usize,
 }
 
-#[derive(Debug, Clone, PartialEq)]
+/// A page that asks for at least so many entries reads whole sections, and a smaller one reads its entries one by one.
+const SECTIONS_FROM: u64 = section::ENTRIES / 2;
+
+#[derive(Debug, Clone, Default)]
 pub struct MessagesPage {
-    pub entries: Vec<Entry>,
+    pub parts: Vec<Part>,
     pub next_cursor: Option<String>,
+}
+
+impl MessagesPage {
+    /// Oldest first.
+    pub fn entries(&self) -> impl Iterator<Item = &Entry> {
+        self.parts.iter().flat_map(Part::entries)
+    }
+
+    fn last(&self) -> Option<&Entry> {
+        self.parts.last().and_then(|part| part.entries().last())
+    }
+
+    /// Adds the entry at this place of a section.
+    fn push(&mut self, section: &Arc<Section>, at: usize) {
+        match self.parts.last_mut() {
+            Some(last) if last.range.end == at && Arc::ptr_eq(&last.section, section) => last.range.end += 1,
+            Some(_) | None => self.parts.push(Part { section: section.clone(), range: at..at + 1 }),
+        }
+    }
+}
+
+/// Pages are equal if their entries are, however these are divided into parts.
+impl PartialEq for MessagesPage {
+    fn eq(&self, other: &MessagesPage) -> bool {
+        self.next_cursor == other.next_cursor && self.entries().eq(other.entries())
+    }
 }
 
 impl MessagesQuery {
@@ -55,7 +87,7 @@ pub fn query(view: &dyn View, query: &MessagesQuery) -> Result<MessagesPage, Fai
     let Some(leaf) = leaf(view, session_id, query.from_entry_id.as_ref())? else {
         return match after {
             Some(_) => Err(left_the_path().into()),
-            None => Ok(MessagesPage { entries: Vec::new(), next_cursor: None }),
+            None => Ok(MessagesPage::default()),
         };
     };
     let mut path = Path::to(view, session_id, leaf)?;
@@ -80,32 +112,35 @@ pub(super) fn leaf(view: &dyn View, session_id: &SessionId, asked: Option<&Entry
 }
 
 fn page(query: &MessagesQuery, path: &mut Path<'_>) -> Result<MessagesPage, Failure> {
-    let mut entries: Vec<Entry> = Vec::new();
+    let mut page = MessagesPage::default();
     // What was looked at, and what of it matched.
-    let (mut scanned, mut scanned_bytes, mut bytes) = (0, 0, 0);
+    let (mut scanned, mut scanned_bytes, mut found, mut bytes) = (0, 0, 0, 0);
     let mut count = query.limit.saturating_add(1);
-    while let Some(chunk) = path.next_chunk(count as u64)? {
-        let mut last = None;
-        for entry in chunk {
-            (scanned, scanned_bytes) = (scanned + 1, scanned_bytes + entry.body.bytes());
-            last = Some(entry.id.clone());
-            if !query.wants(&entry) {
-                continue;
+    loop {
+        let parts = path.next_parts(count as u64)?;
+        let Some(last) = parts.last().and_then(|part| part.entries().last()) else { return Ok(page) };
+        for Part { section, range } in &parts {
+            for (at, entry) in range.clone().zip(&section.entries()[range.clone()]) {
+                (scanned, scanned_bytes) = (scanned + 1, scanned_bytes + entry.body.bytes());
+                if !query.wants(entry) {
+                    continue;
+                }
+                bytes += entry.body.bytes();
+                if found == query.limit || (bytes > PAGE_BYTES_MAX && found > 0) {
+                    page.next_cursor = page.last().map(|last| cursor::print_messages(&last.id));
+                    return Ok(page);
+                }
+                found += 1;
+                page.push(section, at);
             }
-            bytes += entry.body.bytes();
-            if entries.len() == query.limit || (bytes > PAGE_BYTES_MAX && !entries.is_empty()) {
-                let next_cursor = entries.last().map(|last| cursor::print_messages(&last.id));
-                return Ok(MessagesPage { entries, next_cursor });
-            }
-            entries.push(entry);
         }
         let spent = scanned > query.limit.saturating_add(SCAN_MAX) || scanned_bytes > PAGE_BYTES_MAX;
         if spent && !path.is_at_end() {
-            return Ok(MessagesPage { entries, next_cursor: last.map(|last| cursor::print_messages(&last)) });
+            page.next_cursor = Some(cursor::print_messages(&last.id));
+            return Ok(page);
         }
         count = CHUNK_MAX.max(query.limit).min(2 * count);
     }
-    Ok(MessagesPage { entries, next_cursor: None })
 }
 
 fn left_the_path() -> Refusal {
@@ -165,6 +200,50 @@ impl<'a> Path<'a> {
     /// Whether the last chunk reached the leaf.
     fn is_at_end(&self) -> bool {
         self.next >= self.length()
+    }
+
+    /// The next entries, in parts. Nothing at the end of the path.
+    fn next_parts(&mut self, count: u64) -> Result<Vec<Part>, Fault> {
+        if let Some(parts) = self.sections(count)? {
+            self.next += parts.iter().map(|part| part.range.len() as u64).sum::<u64>();
+            return Ok(parts);
+        }
+        let chunk = self.next_chunk(count)?.map(|chunk| {
+            let range = 0..chunk.len();
+            Part { section: Arc::new(Section::of(chunk)), range }
+        });
+        Ok(chunk.into_iter().collect())
+    }
+
+    /// The next entries from sections. `None` if there are few of them, or if a section cannot be had whole.
+    fn sections(&self, count: u64) -> Result<Option<Vec<Part>>, Fault> {
+        let (None, Some(leaf)) = (&self.walked, &self.leaf.place) else { return Ok(None) };
+        if count < SECTIONS_FROM || self.next > leaf.depth {
+            return Ok(None);
+        }
+        let last = leaf.depth.min(self.next.saturating_add(count - 1));
+        let mut end = (section::depths(section::number(last)).end - 1).min(leaf.depth);
+        let mut end_id = match path::ancestor_at(self.view, self.session_id, &self.leaf, end)? {
+            Some(entry) => entry.id,
+            None => return Ok(None),
+        };
+        let mut parts = Vec::new();
+        // From the newest section to the oldest: the first entry of one names the last of the one before.
+        loop {
+            let Some(section) = self.view.section(self.session_id, &end_id, end)? else { return Ok(None) };
+            let first = section::depths(section::number(end)).start;
+            let from = self.next.saturating_sub(first) as usize;
+            let to = (end.min(last) - first + 1) as usize;
+            let before = section.entries().first().and_then(|entry| entry.parent_id.clone());
+            parts.push(Part { section, range: from..to });
+            if first <= self.next {
+                break;
+            }
+            let Some(before) = before else { return Ok(None) };
+            (end, end_id) = (first - 1, before);
+        }
+        parts.reverse();
+        Ok(Some(parts))
     }
 
     pub(super) fn next_chunk(&mut self, count: u64) -> Result<Option<Vec<Entry>>, Fault> {

@@ -7,7 +7,7 @@ use crate::machine::entry::{Entry, SessionEntry};
 use crate::machine::ids::{EntryId, SessionId};
 use crate::machine::refusal::Refusal;
 use crate::machine::{Found, Query};
-use crate::requests::{Limits, Question, checks, print};
+use crate::requests::{Limits, Printed, Question, checks, print};
 
 #[derive(Debug, Deserialize, JsonSchema)]
 pub struct GetEntryRequest {
@@ -37,8 +37,8 @@ impl Question for GetEntryRequest {
         Some(entry.map(RawEntry))
     }
 
-    fn print(found: Found) -> Option<String> {
+    fn print(found: Found) -> Option<Printed> {
         let Found::Entry(entry) = found else { return None };
-        Some(print::bare_entry(entry.as_ref()))
+        Some(print::bare_entry(entry.as_ref()).into())
     }
 }

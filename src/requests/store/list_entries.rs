@@ -7,7 +7,7 @@ use crate::machine::entry::{Entry, SessionEntry};
 use crate::machine::ids::SessionId;
 use crate::machine::refusal::Refusal;
 use crate::machine::{Found, Query};
-use crate::requests::{Limits, Question, checks, print};
+use crate::requests::{Limits, Printed, Question, checks, print};
 
 #[derive(Debug, Deserialize, JsonSchema)]
 pub struct ListEntriesRequest {
@@ -37,8 +37,8 @@ impl Question for ListEntriesRequest {
         Some(ListEntriesResponse { entries })
     }
 
-    fn print(found: Found) -> Option<String> {
+    fn print(found: Found) -> Option<Printed> {
         let Found::Entries(entries) = found else { return None };
-        Some(print::entries(&entries))
+        Some(print::entries(&entries).into())
     }
 }

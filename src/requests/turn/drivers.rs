@@ -8,7 +8,7 @@ use crate::machine::json::Json;
 use crate::machine::refusal::Refusal;
 use crate::machine::turn::TurnQuery;
 use crate::machine::{Found, Query};
-use crate::requests::{Limits, Question};
+use crate::requests::{Limits, Printed, Question};
 
 #[derive(Debug, Deserialize, JsonSchema)]
 pub struct DriversRequest {}
@@ -26,7 +26,7 @@ impl Question for DriversRequest {
         found(answer)
     }
 
-    fn print(answer: Found) -> Option<String> {
+    fn print(answer: Found) -> Option<Printed> {
         found_text(answer)
     }
 }

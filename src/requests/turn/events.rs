@@ -9,7 +9,7 @@ use crate::machine::refusal::Refusal;
 use crate::machine::turn::TurnQuery;
 use crate::machine::turn::read::{JournalPage, PAGE_MAX};
 use crate::machine::{Found, Query};
-use crate::requests::{Limits, Question, checks};
+use crate::requests::{Limits, Printed, Question, checks};
 
 /// The size of a page if the request names none.
 const PAGE: usize = 200;
@@ -39,7 +39,7 @@ impl Question for EventsRequest {
         found(answer)
     }
 
-    fn print(answer: Found) -> Option<String> {
+    fn print(answer: Found) -> Option<Printed> {
         found_text(answer)
     }
 }

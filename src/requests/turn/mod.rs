@@ -23,7 +23,7 @@ use crate::machine::query::beside::BesideQuery;
 use crate::machine::refusal::Refusal;
 use crate::machine::turn::{TurnCommand, TurnQuery};
 use crate::machine::{Answer, Command, Found, Query};
-use crate::requests::checks;
+use crate::requests::{Printed, checks};
 
 fn command(command: TurnCommand) -> Command {
     Command::Beside(Beside::Turn(command))
@@ -44,9 +44,9 @@ fn found<T: DeserializeOwned>(found: Found) -> Option<T> {
 }
 
 /// The text as it is: it was printed by the machine.
-fn found_text(found: Found) -> Option<String> {
+fn found_text(found: Found) -> Option<Printed> {
     let Found::Value(value) = found else { return None };
-    Some(value.text().to_owned())
+    Some(value.text().to_owned().into())
 }
 
 fn driver_id(id: &str) -> Result<(), Refusal> {

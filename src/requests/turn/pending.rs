@@ -9,7 +9,7 @@ use crate::machine::refusal::Refusal;
 use crate::machine::turn::TurnQuery;
 use crate::machine::turn::driver::Agent;
 use crate::machine::{Found, Query};
-use crate::requests::{Limits, Question, checks};
+use crate::requests::{Limits, Printed, Question, checks};
 
 #[derive(Debug, Deserialize, JsonSchema)]
 pub struct PendingRequest {
@@ -41,7 +41,7 @@ impl Question for PendingRequest {
         found(answer)
     }
 
-    fn print(answer: Found) -> Option<String> {
+    fn print(answer: Found) -> Option<Printed> {
         found_text(answer)
     }
 }

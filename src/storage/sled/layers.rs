@@ -16,10 +16,14 @@ use crate::machine::refusal::Fault;
 use crate::storage::state::entry_cache::EntryCache;
 use crate::storage::state::family::Family;
 use crate::storage::state::kv::{Changed, Kv, Layer};
+use crate::storage::state::section_cache::SectionCache;
 use crate::storage::state::{Encoded, Records, checkpoint, write};
 
 /// The size of the cache of decoded entries.
-const ENTRY_CACHE_BYTES: usize = 24 << 20;
+const ENTRY_CACHE_BYTES: usize = 12 << 20;
+
+/// The size of the cache of sections, which hold most of what readers of transcripts ask for.
+const SECTION_CACHE_BYTES: usize = 24 << 20;
 
 pub(super) struct Layers {
     /// The newest commits, without keys.
@@ -39,6 +43,7 @@ pub(super) struct Layers {
     /// Freezes of this base that are still read.
     pub freezes: Vec<Weak<Freeze>>,
     pub entry_cache: EntryCache,
+    pub sections: SectionCache,
 }
 
 /// A commit that has read everything it needs.
@@ -66,12 +71,16 @@ impl Layers {
             base: Arc::new(base),
             freezes: Vec::new(),
             entry_cache: EntryCache::new(ENTRY_CACHE_BYTES),
+            sections: SectionCache::new(SECTION_CACHE_BYTES),
         }
     }
 
     /// Calls `read` with the current state.
     pub fn view<R>(&self, read: impl FnOnce(&StateView<'_>) -> R) -> R {
-        self.keys(|kv| read(&StateView { recent: &self.recent, records: Records::with_cache(kv, &self.entry_cache) }))
+        self.keys(|kv| {
+            let records = Records::with_cache(kv, &self.entry_cache);
+            read(&StateView { recent: &self.recent, records, sections: &self.sections })
+        })
     }
 
     pub fn checkpoint(&self) -> Result<Option<Bytes>, Fault> {
@@ -95,6 +104,7 @@ impl Layers {
 
     /// Makes a prepared commit. Returns by how many bytes the layer grew.
     pub fn commit(&mut self, commit: Commit, changes: &Encoded<'_>, checkpoint: Bytes) -> isize {
+        self.sections.forget(changes.changes());
         let before = self.recent.bytes() as isize;
         let grown = match commit {
             Commit::Recent(prepared) => {

@@ -31,6 +31,8 @@ mod kill_test;
 #[cfg(test)]
 mod seal_test;
 #[cfg(test)]
+mod section_test;
+#[cfg(test)]
 mod store_test;
 
 use std::io;

@@ -5,6 +5,7 @@ use std::fs;
 use proptest::prelude::*;
 use serde_json::json;
 
+use super::section_test::{any_path, pages};
 use super::*;
 use crate::machine::Answer;
 use crate::machine::beside::{RecordKey, Space};
@@ -588,6 +589,7 @@ fn journal(session_id: &SessionId) -> RecordKey {
 fn any_step() -> impl Strategy<Value = Step> {
     prop_oneof![
         8 => proptest::collection::vec(any_change(), 1..4).prop_map(Step::Commit),
+        4 => any_path().prop_map(Step::Commit),
         4 => Just(Step::Flush),
         1 => Just(Step::Reopen),
         2 => Just(Step::Freeze),
@@ -676,6 +678,7 @@ fn seen(store: &dyn Store) -> Vec<String> {
             seen.push(format!("{:?} {:?}", view.has_records(&id), view.records(&journal(&id), None, 99)));
             seen.push(format!("{:?}", (0..4).map(|e| view.entry(&id, &format!("e{e}").into())).collect::<Vec<_>>()));
         }
+        seen.extend(pages(view));
         for order in [ListOrder::CreatedAsc, ListOrder::CreatedDesc, ListOrder::UpdatedDesc] {
             seen.extend(facets().map(|facet| format!("{order:?} {:?}", view.listed(&facet, order, None, 9))));
         }

@@ -1,21 +1,26 @@
 //! Owns: the machine's `View` of the whole state: the newest commits, decoded (`recent.rs`), over the layers of keys.
 //! Never: a write.
 
+use std::sync::Arc;
+
 use super::recent::{Recent, read_record};
 use crate::machine::Answer;
 use crate::machine::entry::{Entry, Place};
 use crate::machine::feed_record::{FeedEdge, Record};
 use crate::machine::ids::{EntryId, FeedPlace, RequestId, SessionId};
 use crate::machine::refusal::{Fault, Refusal};
+use crate::machine::section::Section;
 use crate::machine::session::SessionMeta;
 use crate::machine::view::{Facet, ListOrder, ListPoint, View};
 use crate::storage::state::kv::{Kv, Layer};
+use crate::storage::state::section_cache::SectionCache;
 use crate::storage::state::{Records, answer};
 
 pub struct StateView<'a> {
     pub recent: &'a Recent,
     /// The layers of keys.
     pub records: Records<'a, dyn Kv + 'a>,
+    pub sections: &'a SectionCache,
 }
 
 impl StateView<'_> {
@@ -63,6 +68,15 @@ impl View for StateView<'_> {
             Some(place) => Ok(Some(Some(place.clone()))),
             None => self.entries_of(session_id).place(session_id, entry_id),
         }
+    }
+
+    fn section(&self, session_id: &SessionId, end: &EntryId, depth: u64) -> Result<Option<Arc<Section>>, Fault> {
+        if let Some(known) = self.sections.get(session_id, end, depth) {
+            return Ok(known);
+        }
+        let section = Section::read(self, session_id, end, depth)?.map(Arc::new);
+        self.sections.put(session_id, end, depth, section.clone());
+        Ok(section)
     }
 
     fn entries(&self, session_id: &SessionId) -> Result<Vec<Entry>, Fault> {

@@ -49,6 +49,7 @@ pub mod list;
 pub mod memory;
 pub mod meta;
 pub mod pending_fork;
+pub mod section_cache;
 pub mod seeded_hash;
 pub mod seq;
 pub mod tombstone;

@@ -14,6 +14,7 @@ use super::inbound::{Action, Invoke, nests_within, owned};
 use super::outbound::{self, InvokeFrame};
 use super::{Bus, BusSettings};
 use crate::access;
+use crate::requests::Printed;
 use crate::surface::errors::CallError;
 use crate::surface::fair_share::CallerKey;
 use crate::surface::gate::{Admission, Call, Caller, Door, check_open, trace_of};
@@ -157,14 +158,14 @@ impl Bus {
     }
 
     /// Makes a call for another door of the port, which admitted it.
-    pub async fn call(&self, call: Call) -> Result<String, CallError> {
+    pub async fn call(&self, call: Call) -> Result<Printed, CallError> {
         self.route(&mut Invocation { call, trace: Trace::default(), void: false }, None).await
     }
 
-    async fn route(&self, invocation: &mut Invocation, client: Option<&Arc<Client>>) -> Result<String, CallError> {
+    async fn route(&self, invocation: &mut Invocation, client: Option<&Arc<Client>>) -> Result<Printed, CallError> {
         let call = &invocation.call;
         if call.function.starts_with("engine::") {
-            return self.call_engine(call, client);
+            return self.call_engine(call, client).map(Printed::from);
         }
         match self.server_of(&realm_of(&call.caller.identity), &call.function) {
             // A client without this right registers functions to receive its own events, and for nothing else.
@@ -174,7 +175,7 @@ impl Bus {
             Some(_) if !call.caller.identity.may(access::Action::Workers) => {
                 Err(CallError::forbidden(&call.caller.identity, access::Action::Workers))
             }
-            Some(server) => self.forward(invocation, &server).await,
+            Some(server) => self.forward(invocation, &server).await.map(Printed::from),
             None => self.gate.call(call).await,
         }
     }
@@ -255,9 +256,9 @@ fn part_of(frame: &Text, part: &str) -> Text {
 }
 
 /// Sends the result of a call to the client that made it.
-fn answer(client: &Client, answer_to: Option<&str>, function_id: &str, result: Result<String, CallError>) {
+fn answer(client: &Client, answer_to: Option<&str>, function_id: &str, result: Result<Printed, CallError>) {
     match (answer_to, result) {
-        (Some(id), Ok(result)) => client.send_result(outbound::invocation_result(id, function_id, Ok(&result))),
+        (Some(id), Ok(result)) => client.send_result(outbound::invocation_result(id, function_id, Ok(result))),
         (Some(id), Err(error)) => {
             let error = error.print_for_bus();
             client.send_result(outbound::invocation_result(id, function_id, Err(&error)));

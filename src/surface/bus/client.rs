@@ -15,6 +15,7 @@ use crate::machine::ids::Position;
 use crate::surface::errors::CallError;
 use crate::surface::locked;
 use crate::surface::socket::Text;
+use crate::surface::socket::frame::Frame;
 use crate::surface::socket::outbox::{Class, Outbox, Sent};
 
 /// Results kept for one client that lost its socket.
@@ -235,11 +236,11 @@ impl Client {
     }
 
     /// Sends the answer to a call. Without a socket it is kept until the client reattaches.
-    pub fn send_result(&self, frame: Text) {
+    pub fn send_result(&self, frame: Frame) {
         let successor = match &*locked(&self.link) {
             Link::Attached(outbox) => return outbox.push(frame, Class::Result),
             Link::Detached(outbox) => {
-                if outbox.bytes() + frame.len() <= PARKED_BYTES_MAX {
+                if outbox.bytes() + frame.bytes() <= PARKED_BYTES_MAX {
                     outbox.push(frame, Class::Result);
                 } else {
                     tracing::debug!(client = self.id, "dropped a result: too many bytes are kept for this client");

@@ -1,7 +1,11 @@
 //! Owns: printing the frames that clients receive. Texts that are JSON already are joined and not parsed again.
 //! Never: when a frame is sent.
 
+use bytes::Bytes;
+
+use crate::requests::Printed;
 use crate::surface::socket::Text;
+use crate::surface::socket::frame::Frame;
 
 /// A JSON string.
 fn quoted(text: &str) -> String {
@@ -27,14 +31,14 @@ pub fn registration_rejected(function_id: &str, owner_worker_id: &str) -> Text {
     .into()
 }
 
-/// The answer to a call: the result or the error, both as JSON text.
-pub fn invocation_result(invocation_id: &str, function_id: &str, outcome: Result<&str, &str>) -> Text {
-    let (name, value) = match outcome {
-        Ok(result) => ("result", result),
-        Err(error) => ("error", error),
+/// The answer to a call: the result or the error, both as JSON text. The shared parts of a result stay shared.
+pub fn invocation_result(invocation_id: &str, function_id: &str, outcome: Result<Printed, &str>) -> Frame {
+    let (name, (first, mut shared)) = match outcome {
+        Ok(result) => ("result", result.into_parts()),
+        Err(error) => ("error", (error.to_owned(), Vec::new())),
     };
     let function_id = quoted(function_id);
-    let mut text = String::with_capacity(value.len() + invocation_id.len() + function_id.len() + 80);
+    let mut text = String::with_capacity(first.len() + invocation_id.len() + function_id.len() + 80);
     text.push_str(r#"{"type":"invocationresult","invocation_id":"#);
     text.push_str(invocation_id);
     text.push_str(r#","function_id":"#);
@@ -42,9 +46,10 @@ pub fn invocation_result(invocation_id: &str, function_id: &str, outcome: Result
     text.push_str(",\"");
     text.push_str(name);
     text.push_str("\":");
-    text.push_str(value);
-    text.push('}');
-    text.into()
+    text.push_str(&first);
+    shared.last_mut().map_or(&mut text, |(_, tail)| tail).push('}');
+    let more = shared.into_iter().flat_map(|(shared, tail)| [shared, Bytes::from(tail)]);
+    Frame::of_parts(text, more.filter(|part| !part.is_empty()).collect())
 }
 
 /// A call to a client. Absent fields are left out.
@@ -147,18 +152,25 @@ mod tests {
     #[test]
     fn printed_frames_are_json() {
         let call = InvokeFrame::void("f\"", "[1]", Some("{}"));
+        let result = |outcome| invocation_result("\"i\"", "f", outcome);
+        let mut page = Printed::from("[".to_owned());
+        page.push_shared(format!("{:?}", "x".repeat(5000)).into());
+        page.push_str("]");
         for frame in [
-            worker_registered("a\"", "b"),
-            registration_rejected("f", "w"),
-            invocation_result("\"i\"", "f", Ok("null")),
-            invocation_result("\"i\"", "f", Err(r#"{"code":"c","message":"m\n"}"#)),
-            call.print(),
-            trigger_result("i", "t", "f", Some("{}")),
-            register_trigger("i", "t", "f", "null", None, Some("\"n\"")),
-            unregister_trigger("i", "t"),
-            pong(),
+            worker_registered("a\"", "b").into(),
+            registration_rejected("f", "w").into(),
+            result(Ok("null".to_owned().into())),
+            result(Ok(page)),
+            result(Err(r#"{"code":"c","message":"m\n"}"#)),
+            call.print().into(),
+            trigger_result("i", "t", "f", Some("{}")).into(),
+            register_trigger("i", "t", "f", "null", None, Some("\"n\"")).into(),
+            unregister_trigger("i", "t").into(),
+            pong().into(),
         ] {
-            let value: serde_json::Value = serde_json::from_str(&frame).unwrap();
+            let frame: Frame = frame;
+            let frame = frame.parts().flat_map(|part| part.iter().copied()).collect::<Vec<u8>>();
+            let value: serde_json::Value = serde_json::from_slice(&frame).unwrap();
             assert!(value["type"].is_string());
         }
     }

@@ -123,11 +123,11 @@ async fn call_gate(gate: &Gate, id: &str, data: Value, metadata: Option<Value>) 
     let mut admitted = gate.admit_begun(key, id, body.len(), deadline).await?;
     let metadata = metadata.map(|metadata| metadata.to_string());
     let call = Call { metadata, ..Call::new(id, body, deadline, caller) };
-    let text = gate.call(&call).await.map_err(|error| match error {
+    let answer = gate.call(&call).await.map_err(|error| match error {
         CallError::FunctionUnknown(id) => CallError::Unavailable(format!("{id} is no longer served here; retry")),
         other => other,
     })?;
     admitted.answers(text.len());
     let unreadable = |_| CallError::OutcomeUnknown(format!("{id} gave an answer that is not JSON"));
-    serde_json::from_str(&text).map_err(unreadable)
+    serde_json::from_str(&answer.into_text()).map_err(unreadable)
 }

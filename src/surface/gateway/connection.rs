@@ -200,7 +200,7 @@ where
 
 impl Connection {
     pub fn send(&self, frame: &Value) {
-        self.outbox.push(frame.to_string().into(), Class::Other);
+        self.outbox.push(Text::from(frame.to_string()), Class::Other);
     }
 
     pub fn send_text(&self, text: Text) {

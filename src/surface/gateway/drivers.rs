@@ -395,7 +395,7 @@ impl Gateway {
         body["user"] = Value::from(&*speaker.person.user);
         let call = Call::new(function, body.to_string(), self.bus.gate().deadline(), caller);
         Some(match tokio::time::timeout(ANSWER_MAX, self.bus.call(call)).await {
-            Ok(Ok(text)) => serde_json::from_str(&text)
+            Ok(Ok(answer)) => serde_json::from_str(&answer.into_text())
                 .map_err(|_| GatewayError::AgentError("the driver's answer is not JSON".to_owned())),
             Ok(Err(error)) => Err(GatewayError::AgentError(error.message())),
             Err(_) => Err(GatewayError::AgentError(format!("the driver did not answer within {ANSWER_MAX:?}"))),

@@ -134,7 +134,7 @@ impl Gateway {
         if at == Reads::Local {
             call.metadata = Some(json!({ NAME: { "consistency": "local" } }).to_string());
         }
-        let answer = gate.call(&call).await?;
+        let answer = gate.call(&call).await?.into_text();
         admitted.answers(answer.len());
         serde_json::from_str(&answer).map_err(|error| {
             tracing::error!(function, %error, "a function answered with text that is not JSON");

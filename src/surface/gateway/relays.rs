@@ -71,7 +71,7 @@ async fn answer(gateway: Arc<Gateway>, mut request: Value) {
     let caller = Caller { door: Door::Gateway, identity: Arc::new(identity) };
     let call = Call::new(&function, request.to_string(), gateway.bus.gate().deadline(), caller);
     let told = match timeout(ANSWER_MAX, gateway.bus.call(call)).await {
-        Ok(Ok(text)) => match serde_json::from_str::<Value>(&text) {
+        Ok(Ok(answer)) => match serde_json::from_str::<Value>(&answer.into_text()) {
             Ok(result) => json!({ "relayed": command_id, "result": result }),
             Err(_) => json!({ "relayed": command_id, "error": "the driver's answer is not JSON" }),
         },

@@ -13,6 +13,7 @@ use crate::events::filter::{Filter, Kinds};
 use crate::events::stream::{Item, Stream};
 use crate::machine::event::EventKind;
 use crate::machine::json::Object;
+use crate::surface::socket::Text;
 use crate::surface::socket::outbox::Class;
 
 /// Tells the connection about the sessions of its tenant, until it ends.
@@ -38,7 +39,7 @@ pub async fn follow(connection: Arc<Connection>, stream: Stream) {
             _changed => updated(&connection, &speaker, id).await,
         };
         if let Some(frame) = frame {
-            connection.outbox.push(frame.to_string().into(), Class::Other);
+            connection.outbox.push(Text::from(frame.to_string()), Class::Other);
         }
     }
 }

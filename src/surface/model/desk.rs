@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use crate::access::identity::Proof;
 use crate::access::{Identity, Role};
+use crate::requests::Printed;
 use crate::surface::errors::CallError;
 use crate::surface::fair_share::CallerKey;
 use crate::surface::gate::{Call, Caller, Door, check_open};
@@ -50,7 +51,7 @@ impl Desk<'_> {
             Fresh::Linearizable => None,
             Fresh::Local => Some(json!({ NAME: { "consistency": "local" } }).to_string()),
         };
-        let answer = gate.call(&Call { metadata, ..Call::new(function, body, deadline, caller) }).await?;
+        let answer = gate.call(&Call { metadata, ..Call::new(function, body, deadline, caller) }).await?.into_text();
         admitted.answers(answer.len());
         Ok(answer)
     }

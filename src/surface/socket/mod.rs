@@ -1,16 +1,19 @@
 //! WebSocket plumbing: what any protocol over a WebSocket needs, independent of what its messages mean.
 //!
 //! Owns: the upgrade (`handshake`), reading within time and memory bounds (`reader`, `intake`), a bounded queue of
-//! outgoing messages (`outbox`), writing it (`writer`), and pings that tell which events arrived (`probe`).
+//! outgoing messages (`outbox`), writing it (`writer`, `frame`), and pings that tell which events arrived (`probe`).
 //! Never: the iii bus or any other protocol.
 
+pub mod frame;
 pub mod handshake;
 pub mod intake;
 pub mod outbox;
 pub mod probe;
+pub mod read_only;
 pub mod reader;
 pub mod writer;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::{SinkExt, StreamExt};
@@ -22,6 +25,7 @@ use tokio_tungstenite::tungstenite::{Message, Utf8Bytes};
 use tokio_util::sync::CancellationToken;
 
 use self::intake::{Arriving, Intake, Metered};
+use self::read_only::{Pongs, ReadOnly};
 use self::reader::Reader;
 use self::writer::Writer;
 
@@ -81,9 +85,10 @@ pub async fn open<S>(connection: S, limits: SocketLimits, intake: &Intake) -> (W
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
-    let (socket, arriving) = web_socket(connection, limits.message_bytes_max, intake).await;
-    let (sink, stream) = socket.split();
-    (Writer::new(sink, limits.clone()), Reader::new(stream, arriving, limits))
+    let (read, write) = tokio::io::split(connection);
+    let (stream, arriving) = web_socket(ReadOnly(read), limits.message_bytes_max, intake).await;
+    let pongs = Arc::new(Pongs::default());
+    (Writer::new(write, pongs.clone(), limits.clone()), Reader::new(stream, arriving, pongs, limits))
 }
 
 /// Reads and drops every message until the client closes or the node shuts down.
@@ -129,7 +134,7 @@ async fn web_socket<S>(
     connection: S,
     message_bytes_max: usize,
     intake: &Intake,
-) -> (WebSocketStream<Metered<S>>, std::sync::Arc<Arriving>)
+) -> (WebSocketStream<Metered<S>>, Arc<Arriving>)
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {

@@ -9,7 +9,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
-use super::{CloseReason, Text};
+use super::CloseReason;
+use super::frame::Frame;
 use crate::machine::ids::Position;
 use crate::surface::locked;
 
@@ -77,7 +78,7 @@ pub struct Sent {
 /// What the writer does next.
 #[derive(Debug)]
 pub enum Next {
-    Write(Text, Class),
+    Write(Frame, Class),
     Close(CloseReason),
 }
 
@@ -94,11 +95,11 @@ pub struct Outbox {
 
 #[derive(Default)]
 struct State {
-    queue: VecDeque<(Text, Class)>,
+    queue: VecDeque<(Frame, Class)>,
     bytes: usize,
     close: Option<CloseReason>,
     /// The last results that were written.
-    recent: VecDeque<Text>,
+    recent: VecDeque<Frame>,
     recent_bytes: usize,
 }
 
@@ -115,7 +116,8 @@ impl Outbox {
     }
 
     /// Queues a message. A client whose queue is full is disconnected, and everything queued except results is dropped.
-    pub fn push(&self, text: Text, class: Class) {
+    pub fn push(&self, message: impl Into<Frame>, class: Class) {
+        let frame = message.into();
         let mut state = locked(&self.state);
         if state.close.is_some() && class != Class::Result {
             return;
@@ -126,7 +128,7 @@ impl Outbox {
             self.cut_off(&mut state, 1013, reason);
             return;
         }
-        self.add(&mut state, text, class);
+        self.add(&mut state, frame, class);
         drop(state);
         self.filled.notify_one();
     }
@@ -143,11 +145,11 @@ impl Outbox {
             || (crowded && state.bytes > FAIR_SHARE_BYTES)
     }
 
-    fn add(&self, state: &mut State, text: Text, class: Class) {
-        let cost = cost(&text);
+    fn add(&self, state: &mut State, frame: Frame, class: Class) {
+        let cost = cost(&frame);
         state.bytes += cost;
         self.total_bytes.fetch_add(cost, Ordering::Relaxed);
-        state.queue.push_back((text, class));
+        state.queue.push_back((frame, class));
     }
 
     /// Waits for the next message to write or, once all are written, for the reason to close.
@@ -167,16 +169,16 @@ impl Outbox {
         {
             return Some(Next::Close(reason.clone()));
         }
-        let (text, class) = state.queue.pop_front()?;
-        let cost = cost(&text);
+        let (frame, class) = state.queue.pop_front()?;
+        let cost = cost(&frame);
         state.bytes -= cost;
         self.total_bytes.fetch_sub(cost, Ordering::Relaxed);
         if class == Class::Result {
-            state.remember(&text);
+            state.remember(&frame);
         }
         drop(state);
         self.emptied.notify_waiters();
-        Some(Next::Write(text, class))
+        Some(Next::Write(frame, class))
     }
 
     pub fn is_empty(&self) -> bool {
@@ -256,7 +258,7 @@ impl Outbox {
     fn cut_off(&self, state: &mut State, code: u16, reason: String) {
         state.close.get_or_insert(CloseReason { code, reason });
         let kept: VecDeque<_> = state.queue.drain(..).filter(|(_, class)| *class == Class::Result).collect();
-        let bytes = kept.iter().map(|(text, _)| cost(text)).sum();
+        let bytes = kept.iter().map(|(frame, _)| cost(frame)).sum();
         self.total_bytes.fetch_sub(state.bytes - bytes, Ordering::Relaxed);
         (state.queue, state.bytes) = (kept, bytes);
         self.cut.cancel();
@@ -271,36 +273,36 @@ impl Outbox {
     }
 
     /// Empties the queue of a lost socket. Returns the results that may not have arrived, oldest first.
-    pub fn take_results(&self) -> Vec<Text> {
+    pub fn take_results(&self) -> Vec<Frame> {
         let mut state = locked(&self.state);
         self.total_bytes.fetch_sub(state.bytes, Ordering::Relaxed);
         state.bytes = 0;
         state.recent_bytes = 0;
         let recent = std::mem::take(&mut state.recent);
         let waiting = std::mem::take(&mut state.queue);
-        let waiting = waiting.into_iter().filter(|(_, class)| *class == Class::Result).map(|(text, _)| text);
+        let waiting = waiting.into_iter().filter(|(_, class)| *class == Class::Result).map(|(frame, _)| frame);
         recent.into_iter().chain(waiting).collect()
     }
 
     /// Puts back a result that could not be written, unless it is among the recent ones.
-    pub fn give_back(&self, text: Text) {
+    pub fn give_back(&self, frame: Frame) {
         let mut state = locked(&self.state);
-        if !state.recent.contains(&text) {
-            let cost = cost(&text);
+        if !state.recent.contains(&frame) {
+            let cost = cost(&frame);
             state.bytes += cost;
             self.total_bytes.fetch_add(cost, Ordering::Relaxed);
-            state.queue.push_front((text, Class::Result));
+            state.queue.push_front((frame, Class::Result));
         }
     }
 }
 
 impl State {
-    fn remember(&mut self, text: &Text) {
-        self.recent_bytes += text.len();
-        self.recent.push_back(text.clone());
+    fn remember(&mut self, frame: &Frame) {
+        self.recent_bytes += frame.bytes();
+        self.recent.push_back(frame.clone());
         while self.recent.len() > RECENT_RESULTS_MAX || self.recent_bytes > RECENT_RESULTS_BYTES_MAX {
             let Some(oldest) = self.recent.pop_front() else { break };
-            self.recent_bytes -= oldest.len();
+            self.recent_bytes -= oldest.bytes();
         }
     }
 }
@@ -311,8 +313,8 @@ impl Drop for Outbox {
     }
 }
 
-fn cost(text: &Text) -> usize {
-    text.len() + MESSAGE_OVERHEAD_BYTES
+fn cost(frame: &Frame) -> usize {
+    frame.bytes() + MESSAGE_OVERHEAD_BYTES
 }
 
 #[cfg(test)]
@@ -324,19 +326,19 @@ mod tests {
         (Outbox::new(limits, total.clone()), total)
     }
 
-    fn text(size: usize) -> Text {
-        "x".repeat(size).into()
+    fn text(size: usize) -> Frame {
+        "x".repeat(size).as_str().into()
     }
 
     #[tokio::test]
     async fn messages_leave_in_order_and_the_close_reason_comes_last() {
         let (outbox, total) = outbox(OutboxLimits::default());
-        outbox.push("1".into(), Class::Other);
-        outbox.push("2".into(), Class::Result);
+        outbox.push("1", Class::Other);
+        outbox.push("2", Class::Result);
         outbox.finish(1001, "bye");
-        outbox.push("3".into(), Class::Other);
-        assert!(matches!(outbox.next().await, Next::Write(text, _) if *text == *"1"));
-        assert!(matches!(outbox.next().await, Next::Write(text, _) if *text == *"2"));
+        outbox.push("3", Class::Other);
+        assert!(matches!(outbox.next().await, Next::Write(frame, _) if frame == "1".into()));
+        assert!(matches!(outbox.next().await, Next::Write(frame, _) if frame == "2".into()));
         assert!(matches!(outbox.next().await, Next::Close(reason) if reason.code == 1001));
         assert_eq!(total.load(Ordering::Relaxed), 0);
     }
@@ -345,14 +347,14 @@ mod tests {
     async fn a_full_outbox_cuts_the_client_off_and_keeps_only_results() {
         let (outbox, total) = outbox(OutboxLimits { bytes_max: 1000, ..OutboxLimits::default() });
         outbox.push(text(800), Class::Other);
-        outbox.push("r".into(), Class::Result);
+        outbox.push("r", Class::Result);
         outbox.push(text(5000), Class::Other);
         assert!(outbox.close_reason().is_none());
         outbox.push(text(1), Class::Other);
         let close = outbox.close_reason().unwrap();
         assert!(close.code == 1013 && close.reason.starts_with("slow consumer"), "{close:?}");
         assert!(matches!(outbox.next().await, Next::Close(_)));
-        assert_eq!(outbox.take_results(), ["r"]);
+        assert_eq!(outbox.take_results(), [Frame::from("r")]);
         assert_eq!(total.load(Ordering::Relaxed), 0);
     }
 
@@ -375,7 +377,7 @@ mod tests {
             outbox.push(text(size), Class::Result);
             outbox.next().await;
         }
-        let sizes: Vec<usize> = outbox.take_results().iter().map(|text| text.len()).collect();
+        let sizes: Vec<usize> = outbox.take_results().iter().map(Frame::bytes).collect();
         assert_eq!(sizes, [20, 30]);
     }
 }

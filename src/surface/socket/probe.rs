@@ -6,7 +6,6 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use tokio_tungstenite::tungstenite::Message;
 
 use super::outbox::Sent;
 use crate::machine::ids::Position;
@@ -47,15 +46,15 @@ impl Probe {
         state.written != state.probed && state.probed_at.is_none_or(|at| at.elapsed() >= PROBE_EVERY)
     }
 
-    /// The ping to write now. `complete` is the position up to which the client has everything once it has what was
-    /// written.
-    pub fn ping(&self, complete: Option<Position>) -> Message {
+    /// The payload of the ping to write now. `complete` is the position up to which the client has everything once it
+    /// has what was written.
+    pub fn ping(&self, complete: Option<Position>) -> Bytes {
         let mut state = locked(&self.0);
         state.number += 1;
         state.probed = state.written;
         state.probed_at = Some(Instant::now());
         state.confirms = state.written.map(|sent| sent.number).zip(complete);
-        Message::Ping(Bytes::copy_from_slice(&state.number.to_be_bytes()))
+        Bytes::copy_from_slice(&state.number.to_be_bytes())
     }
 
     /// What a pong with this payload confirms.

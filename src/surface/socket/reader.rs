@@ -6,8 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures::StreamExt;
-use futures::stream::SplitStream;
-use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::io::{AsyncRead, AsyncWrite, ReadHalf};
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at, timeout};
 use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::error::CapacityError;
@@ -15,6 +14,7 @@ use tokio_tungstenite::tungstenite::{Error as WsError, Message};
 
 use super::intake::{Arriving, Metered, Stuck};
 use super::outbox::Outbox;
+use super::read_only::{Pongs, ReadOnly};
 use super::{CLOSE_MAX, CloseReason, SocketLimits, Text};
 
 /// How often an incomplete message is checked.
@@ -31,8 +31,9 @@ pub enum Incoming {
 
 /// The reading half of a socket.
 pub struct Reader<S> {
-    stream: SplitStream<WebSocketStream<Metered<S>>>,
+    stream: WebSocketStream<Metered<ReadOnly<ReadHalf<S>>>>,
     arriving: Arc<Arriving>,
+    pongs: Arc<Pongs>,
     limits: SocketLimits,
     /// When to look at an incomplete message. One timer for all messages: registering one for each costs more than
     /// parsing the message.
@@ -41,14 +42,15 @@ pub struct Reader<S> {
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Reader<S> {
     pub fn new(
-        stream: SplitStream<WebSocketStream<Metered<S>>>,
+        stream: WebSocketStream<Metered<ReadOnly<ReadHalf<S>>>>,
         arriving: Arc<Arriving>,
+        pongs: Arc<Pongs>,
         limits: SocketLimits,
     ) -> Reader<S> {
         let period = (limits.ping_after * 3).min(CHECK_EVERY);
         let mut check = interval_at(Instant::now() + period, period);
         check.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        Reader { stream, arriving, limits, check }
+        Reader { stream, arriving, pongs, limits, check }
     }
 
     /// Passes each message to `act` until the client leaves or `act` refuses one. Returns the reason for the close frame.
@@ -77,8 +79,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Reader<S> {
                 Some(Message::Text(text)) => return Ok(Incoming::Text(text)),
                 Some(Message::Binary(bytes)) => return Ok(Incoming::Binary(bytes)),
                 Some(Message::Pong(payload)) => return Ok(Incoming::Pong(payload)),
-                // The WebSocket library answers pings.
-                Some(Message::Ping(_) | Message::Frame(_)) => {}
+                Some(Message::Ping(payload)) => self.pongs.owe(payload),
+                Some(Message::Frame(_)) => {}
                 Some(Message::Close(_)) | None => {
                     return Err(CloseReason::new(1000, "the client closed the connection"));
                 }

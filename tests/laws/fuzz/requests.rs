@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use session_manager::machine;
 use session_manager::machine::{Command, Stamped};
 use session_manager::requests::config_status::ReloadStatus;
-use session_manager::requests::{Decision, Done, Function, Limits, functions};
+use session_manager::requests::{Decision, Done, Function, Limits, Printed, functions};
 use session_manager::storage::log::command::Order;
 use session_manager::storage::state::memory::MemoryStore;
 use session_manager::storage::with_view;
@@ -123,7 +123,9 @@ fn check(run: &mut Run, function: &Function, body: &str) -> Result<(), TestCaseE
         Ok(Decision::ReloadConfig) => Done::Reloaded { ok: true },
     };
     let printed = (function.respond)(done);
-    let Some(printed) = printed else { return Err(TestCaseError::fail("there is no response")) };
+    let Some(printed) = printed.map(Printed::into_text) else {
+        return Err(TestCaseError::fail("there is no response"));
+    };
     prop_assert!(serde_json::from_str::<Value>(&printed).is_ok(), "not JSON: {printed}");
     Ok(())
 }

@@ -30,6 +30,7 @@ use crate::machine::event::{Event, EventKind, Happened};
 use crate::machine::ids::{Position, SessionId};
 use crate::machine::json::Json;
 use crate::machine::refusal::Refusal;
+use crate::requests::Printed;
 use crate::surface::endpoint::{self, EndpointSettings};
 use crate::surface::{Call, CallError, DescribedFunction, Gate, Service};
 
@@ -48,22 +49,22 @@ struct FakeService {
 }
 
 impl Service for FakeService {
-    fn call<'a>(&'a self, call: &'a Call) -> BoxFuture<'a, Result<String, CallError>> {
+    fn call<'a>(&'a self, call: &'a Call) -> BoxFuture<'a, Result<Printed, CallError>> {
         async move {
             match call.function.as_str() {
-                "session::echo" => Ok(call.body.to_string()),
+                "session::echo" => Ok(call.body.to_string().into()),
                 "session::refuse" => Err(Refusal::SessionUnknown(SessionId::from("s")).into()),
                 "session::slow" => {
                     self.begun.notify_one();
                     self.release.notified().await;
-                    Ok(call.body.to_string())
+                    Ok(call.body.to_string().into())
                 }
                 "session::ordered" => {
                     let rank = self.count.fetch_add(1, Ordering::SeqCst);
                     tokio::task::yield_now().await;
-                    Ok(rank.to_string())
+                    Ok(rank.to_string().into())
                 }
-                "session::large" => Ok(format!("\"{}\"", "x".repeat(call.body.parse().unwrap_or(0)))),
+                "session::large" => Ok(format!("\"{}\"", "x".repeat(call.body.parse().unwrap_or(0))).into()),
                 unknown => Err(CallError::FunctionUnknown(unknown.to_owned())),
             }
         }
