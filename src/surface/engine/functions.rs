@@ -127,7 +127,7 @@ async fn call_gate(gate: &Gate, id: &str, data: Value, metadata: Option<Value>) 
         CallError::FunctionUnknown(id) => CallError::Unavailable(format!("{id} is no longer served here; retry")),
         other => other,
     })?;
-    admitted.answers(text.len());
+    admitted.answers(answer.len());
     let unreadable = |_| CallError::OutcomeUnknown(format!("{id} gave an answer that is not JSON"));
     serde_json::from_str(&answer.into_text()).map_err(unreadable)
 }

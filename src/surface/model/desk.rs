@@ -7,7 +7,6 @@ use serde_json::{Value, json};
 
 use crate::access::identity::Proof;
 use crate::access::{Identity, Role};
-use crate::requests::Printed;
 use crate::surface::errors::CallError;
 use crate::surface::fair_share::CallerKey;
 use crate::surface::gate::{Call, Caller, Door, check_open};
