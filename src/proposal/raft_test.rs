@@ -13,7 +13,6 @@ use super::*;
 use crate::events::{Committed, EventSink};
 use crate::machine::Command;
 use crate::machine::apply::append::AppendEntry;
-use crate::machine::apply::append_many::AppendMany;
 use crate::machine::apply::create::CreateSession;
 use crate::machine::apply::delete::DeleteSession;
 use crate::machine::apply::ensure::EnsureSession;
@@ -379,37 +378,4 @@ async fn a_log_of_few_but_large_entries_is_kept_within_its_bytes() {
     adapter.shutdown().await;
     let bytes = adapter.replica().log().bytes();
     assert!(bytes < 2_000_000, "{bytes} bytes are left of more than 4,000,000");
-}
-
-/// Batches are few entries of many bytes. Behind the snapshot the log is bounded by its bytes, however few they are.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_log_of_deleted_batches_goes_while_a_few_small_entries_come() {
-    let world = World::new();
-    let limits = crate::storage::log::Limits { segment_bytes: 64 << 10, ..Default::default() };
-    let adapter = world.open_with(RaftSettings { log: limits, log_bytes_max: 1 << 20, ..world.settings() }).await;
-    let batch = |session: &str| {
-        let body = Json::adopt(&format!(r#"{{"role":"user","content":"{}"}}"#, "a long text ".repeat(90)));
-        let message = Message { role: Role::User, body };
-        let (session_id, messages) = (session.into(), vec![message; 100]);
-        Command::AppendMany(AppendMany { session_id, parent_id: None, origin: None, messages })
-    };
-    for session in ["s", "t"] {
-        adapter.propose(Proposal::new(ensure(session), soon())).await.unwrap();
-        for _ in 0..30 {
-            adapter.propose(Proposal::new(batch(session), soon())).await.unwrap();
-        }
-    }
-    for session in ["s", "t"] {
-        let delete = Command::Delete(DeleteSession { session_id: session.into() });
-        adapter.propose(Proposal::new(delete, soon())).await.unwrap();
-    }
-    let until = Instant::now() + Duration::from_secs(60);
-    // At most 1 MiB is not in a snapshot, and a quarter of it is kept behind the snapshot. The rest is room for whole files.
-    while adapter.replica().log().bytes() > 3 << 19 {
-        let left = adapter.replica().log().bytes();
-        assert!(Instant::now() < until, "{left} bytes are left of more than 5,000,000");
-        adapter.propose(Proposal::new(ensure("u"), soon())).await.unwrap();
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
-    adapter.shutdown().await;
 }
