@@ -85,8 +85,13 @@ pub trait View {
 
     fn entry(&self, session_id: &SessionId, entry_id: &EntryId) -> Result<Option<Entry>, Fault>;
 
-    /// The section of a path that ends with this entry, at this depth. `None` if the view keeps no sections, or if this
-    /// one is too large: then its entries are read one by one.
+    /// Whether it keeps sections of paths.
+    fn keeps_sections(&self) -> bool {
+        false
+    }
+
+    /// The section of a path that ends with this entry, at this depth. `None` if there are none here, or if this one is
+    /// too large: then its entries are read one by one.
     fn section(&self, _session_id: &SessionId, _end: &EntryId, _depth: u64) -> Result<Option<Arc<Section>>, Fault> {
         Ok(None)
     }

@@ -63,6 +63,10 @@ impl View for StateView<'_> {
         self.entries_of(session_id).entry(session_id, entry_id)
     }
 
+    fn keeps_sections(&self) -> bool {
+        true
+    }
+
     fn section(&self, session_id: &SessionId, end: &EntryId, depth: u64) -> Result<Option<Arc<Section>>, Fault> {
         if let Some(known) = self.sections.get(session_id, end, depth) {
             return Ok(known);
