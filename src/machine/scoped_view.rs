@@ -73,6 +73,10 @@ impl View for ScopedView<'_> {
         if self.shows(session_id)? { self.view.place(session_id, entry_id) } else { Ok(None) }
     }
 
+    fn keeps_sections(&self) -> bool {
+        self.view.keeps_sections()
+    }
+
     fn section(&self, session_id: &SessionId, end: &EntryId, depth: u64) -> Result<Option<Arc<Section>>, Fault> {
         if self.shows(session_id)? { self.view.section(session_id, end, depth) } else { Ok(None) }
     }

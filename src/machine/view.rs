@@ -91,8 +91,13 @@ pub trait View {
         Ok(self.entry(session_id, entry_id)?.map(|entry| entry.place))
     }
 
-    /// The section of a path that ends with this entry, at this depth. `None` if the view keeps no sections, or if this
-    /// one is too large: then its entries are read one by one.
+    /// Whether it keeps sections of paths.
+    fn keeps_sections(&self) -> bool {
+        false
+    }
+
+    /// The section of a path that ends with this entry, at this depth. `None` if there are none here, or if this one is
+    /// too large: then its entries are read one by one.
     fn section(&self, _session_id: &SessionId, _end: &EntryId, _depth: u64) -> Result<Option<Arc<Section>>, Fault> {
         Ok(None)
     }

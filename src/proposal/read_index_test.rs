@@ -1,7 +1,7 @@
 //! Tests of reads that followers answer.
 
 use super::*;
-use crate::proto::peer::read_index_response::Outcome;
+use crate::replication::peer_messages::read_index_response::Outcome;
 
 /// It asks with the term that it has voted in, and makes a quorum of three together with the leader.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -278,7 +278,7 @@ fn a_role_that_is_rare_costs_a_page_and_not_the_transcript() {
             (page, counted.entries.get())
         });
         assert!(reads <= 2_000, "call {call} read {reads} entries");
-        found.extend(page.entries);
+        found.extend(page.entries().cloned());
         match page.next_cursor {
             Some(cursor) => query.cursor = Some(cursor),
             None => break,

@@ -218,7 +218,7 @@ impl<'a> Path<'a> {
     /// The next entries from sections. `None` if there are few of them, or if a section cannot be had whole.
     fn sections(&self, count: u64) -> Result<Option<Vec<Part>>, Fault> {
         let (None, Some(leaf)) = (&self.walked, &self.leaf.place) else { return Ok(None) };
-        if count < SECTIONS_FROM || self.next > leaf.depth {
+        if count < SECTIONS_FROM || self.next > leaf.depth || !self.view.keeps_sections() {
             return Ok(None);
         }
         let last = leaf.depth.min(self.next.saturating_add(count - 1));

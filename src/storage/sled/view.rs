@@ -70,6 +70,10 @@ impl View for StateView<'_> {
         }
     }
 
+    fn keeps_sections(&self) -> bool {
+        true
+    }
+
     fn section(&self, session_id: &SessionId, end: &EntryId, depth: u64) -> Result<Option<Arc<Section>>, Fault> {
         if let Some(known) = self.sections.get(session_id, end, depth) {
             return Ok(known);
