@@ -208,7 +208,7 @@ struct Honest {
 }
 
 enum Connection {
-    Bus(Bus),
+    Bus(Box<Bus>),
     Http(Caller),
 }
 
@@ -239,7 +239,7 @@ impl Honest {
     async fn connect(&self) -> Result<Connection, BenchError> {
         Ok(match self.over_http {
             true => Connection::Http(Caller::connect(&self.node).await?),
-            false => Connection::Bus(Bus::connect(&self.node).await?),
+            false => Connection::Bus(Box::new(Bus::connect(&self.node).await?)),
         })
     }
 

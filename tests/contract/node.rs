@@ -14,6 +14,7 @@ use session_manager::mint::Mint;
 use session_manager::proposal::Proposal;
 use session_manager::proposal::local::LocalAdapter;
 use session_manager::requests::Limits;
+use session_manager::requests::Printed;
 use session_manager::surface::calls::{Calls, Runtime};
 use session_manager::surface::{Call, CallError, Caller, Door, Service};
 
@@ -68,7 +69,7 @@ impl Node {
         let call = Call::new(function_id, body, deadline(), Caller::unauthenticated(Door::Bus));
         match self.calls.call(&call).await {
             Err(CallError::FunctionUnknown(_)) => None,
-            answer => Some(answer),
+            answer => Some(answer.map(Printed::into_text)),
         }
     }
 

@@ -96,11 +96,11 @@ impl Connection for Main {
             }
             let caller = Caller::unauthenticated(Door::Bus);
             let call = Call::new(function_id, body.to_string(), Instant::now() + within, caller);
-            let text = self.calls.call(&call).await.map_err(|error| match error {
+            let answer = self.calls.call(&call).await.map_err(|error| match error {
                 CallError::FunctionUnknown(_) => CallFailure::NoSuchFunction,
                 other => CallFailure::from_bus(other.bus().code, &other.bus().message),
             })?;
-            Ok(serde_json::from_str(&text).expect("a response is JSON"))
+            Ok(serde_json::from_str(&answer.into_text()).expect("a response is JSON"))
         }
         .boxed()
     }

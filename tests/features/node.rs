@@ -310,7 +310,10 @@ pub async fn call(calls: &Calls, function: &str, body: &str) -> Option<Result<Va
     let call = Call::new(function, body, Instant::now() + PATIENCE, Caller::unauthenticated(Door::Bus));
     Some(match calls.call(&call).await {
         Err(CallError::FunctionUnknown(_)) => return None,
-        Ok(text) => Ok(serde_json::from_str(&text).unwrap_or_else(|error| panic!("not JSON ({error}): {text}"))),
+        Ok(answer) => {
+            let text = answer.into_text();
+            Ok(serde_json::from_str(&text).unwrap_or_else(|error| panic!("not JSON ({error}): {text}")))
+        }
         Err(error) => Err(error.to_string()),
     })
 }
