@@ -22,7 +22,7 @@ async fn the_request_of_a_follower_is_its_confirmation() {
     };
     let confirmed = ask(term).await;
     assert!(matches!(confirmed, Outcome::Index(_)), "{confirmed:?}");
-    // Whoever confirms nothing, or another leader, waits for a quorum, and there is none.
+    // A follower that confirms nothing, or another leader, waits for a quorum, and there is none.
     for other in [0, term + 1] {
         let refused = ask(other).await;
         assert!(matches!(refused, Outcome::Unavailable(_)), "{refused:?}");

@@ -26,7 +26,7 @@ pub struct Turnstile(Arc<State>);
 #[derive(Default)]
 struct State {
     waiting: AtomicUsize,
-    /// What has passed in this tick. Whoever holds it passes.
+    /// What has passed in this tick. The task that holds the lock may pass.
     passed: Mutex<usize>,
 }
 
