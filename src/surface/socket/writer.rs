@@ -65,14 +65,21 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Writer<S> {
         // One timer for all messages: registering one for each costs as much as writing a short message.
         let mut ping_timer = pin!(sleep_until(Instant::now() + self.limits.ping_after));
         loop {
-            let next = tokio::select! {
+            // In no order: a client that pings all the time is still closed, and one that is sent events all the time still
+            // gets its pongs.
+            let other = async {
+                tokio::select! {
+                    payload = pongs.owed() => Due::Pong(payload),
+                    next = outbox.next() => Due::Next(next),
+                }
+            };
+            let due = tokio::select! {
                 biased;
                 // First, whatever is written: a client that only listens says nothing but pongs.
                 () = &mut ping_timer => Due::Ping,
-                payload = pongs.owed() => Due::Pong(payload),
-                next = outbox.next() => Due::Next(next),
+                due = other => due,
             };
-            match next {
+            match due {
                 Due::Ping => {
                     ping_timer.as_mut().reset(Instant::now() + self.limits.ping_after);
                     if self.write(outbox, Opcode::Ping, ping().iter(), true).await.is_err()
