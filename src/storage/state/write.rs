@@ -1,6 +1,9 @@
 //! Owns: the keys that each `Change` writes.
 //! Never: where the keys are stored, nor when they reach a disk.
 
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+
 use super::encoded::{Encoded, Values};
 use super::kv::{Changed, Kv, Layer, some_keys};
 use super::view::{Records, collect, entries_prefix};
@@ -12,16 +15,20 @@ use crate::machine::change::{AnswerChange, Change, FeedChange, SessionChange, Wo
 use crate::machine::ids::SessionId;
 use crate::machine::long::Leftover;
 use crate::machine::refusal::Fault;
+use crate::machine::session::SessionMeta;
 use crate::machine::view::View;
 
 /// The keys that `changes` write. Later changes see earlier ones.
 pub fn write<K: Kv + ?Sized>(kv: &K, changes: &Encoded<'_>) -> Result<Changed, Fault> {
     let mut changed = Changed::new();
+    let mut moves = Moves::new();
     for (change, values) in changes.iter() {
         match change {
             Change::Work(change) => write_work(&mut changed, kv, change)?,
             Change::Record(change) => beside::write(&mut changed, kv, change, values.one())?,
-            Change::Session(session_id, change) => write_session(&mut changed, kv, session_id, change, values)?,
+            Change::Session(session_id, change) => {
+                write_session(&mut changed, &mut moves, kv, (session_id, change), values)?;
+            }
             Change::Answer(change) => write_answer(&mut changed, kv, change, values)?,
             Change::Feed(change) => write_feed(&mut changed, kv, change, values)?,
             Change::Clock(at_ms) => {
@@ -30,25 +37,46 @@ pub fn write<K: Kv + ?Sized>(kv: &K, changes: &Encoded<'_>) -> Result<Changed, F
             }
         }
     }
+    for Move { old, new } in moves.values() {
+        list::reindex(&mut changed, old.as_ref(), *new);
+    }
     Ok(changed)
 }
 
-fn write_session<K: Kv + ?Sized>(
+/// The sessions whose place in the lists changes. The index keys are made once, of the first and the last record: a
+/// record that moves away and back within one commit must not put a key that the state has already, because the layers
+/// take a key that is put for a new one.
+type Moves<'a> = BTreeMap<&'a SessionId, Move<'a>>;
+
+struct Move<'a> {
+    /// The record before the commit.
+    old: Option<SessionMeta>,
+    /// The record after the changes so far.
+    new: Option<&'a SessionMeta>,
+}
+
+fn write_session<'a, K: Kv + ?Sized>(
     changed: &mut Changed,
+    moves: &mut Moves<'a>,
     kv: &K,
-    session_id: &SessionId,
-    change: &SessionChange,
+    (session_id, change): (&'a SessionId, &'a SessionChange),
     values: Values<'_>,
 ) -> Result<(), Fault> {
+    let mut list_as = |new| {
+        let moved = match moves.entry(session_id) {
+            Entry::Occupied(moved) => moved.into_mut(),
+            Entry::Vacant(first) => first.insert(Move { old: Records::new(kv).meta(session_id)?, new: None }),
+        };
+        moved.new = new;
+        Ok(())
+    };
     match change {
         SessionChange::PutMeta(new) => {
-            let old = Records::new(&Layer { over: changed, base: kv }).meta(session_id)?;
-            list::reindex(changed, old.as_ref(), Some(new));
+            list_as(Some(new))?;
             changed.insert(meta::key(session_id), Some(values.one()));
         }
         SessionChange::DeleteMeta => {
-            let old = Records::new(&Layer { over: changed, base: kv }).meta(session_id)?;
-            list::reindex(changed, old.as_ref(), None);
+            list_as(None)?;
             changed.insert(meta::key(session_id), None);
         }
         SessionChange::PutEntry(entry) => {
