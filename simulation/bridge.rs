@@ -59,6 +59,7 @@ fn settings(here: IpAddr, mains: &[IpAddr]) -> NodeSettings {
     };
     let environment = Environment {
         sockets: Arc::new(SimulatedSockets { host: here }),
+        resident_bytes: || None,
         dial: Some(Arc::new(SimulatedDial::default())),
         ..Environment::default()
     };

@@ -183,6 +183,7 @@ impl Station {
             disk: Arc::new(self.disk.clone()),
             mint: Arc::new(SimulatedMint::new(Arc::new(clock))),
             state_in_memory: true,
+            resident_bytes: || None,
             tune: Some(Arc::new(move |settings| RaftSettings {
                 apply_delay: apply_delay.clone(),
                 ..tuned(settings, sizes)

@@ -65,7 +65,7 @@ pub struct NodeSettings {
     pub engine: Option<Arc<ControlConnection>>,
 }
 
-/// Sockets, disk, time and randomness. The program uses those of the machine; the simulation brings its own.
+/// Sockets, disk, memory, time and randomness. The program uses those of the machine; the simulation brings its own.
 #[derive(Clone)]
 pub struct Environment {
     pub sockets: Arc<dyn Sockets>,
@@ -73,6 +73,9 @@ pub struct Environment {
     pub mint: Arc<dyn Mint>,
     /// The state is in memory and rebuilt from snapshot and log at every start.
     pub state_in_memory: bool,
+    /// The resident memory of this node, if it is known. It is sent to other nodes, so the simulation has its own: a
+    /// number of a real process would make two runs differ.
+    pub resident_bytes: fn() -> Option<u64>,
     /// Changes sizes and times that the configuration does not have.
     pub tune: Option<Tune>,
     /// Connects a bridge to its mains; `None` for the public SDK.
@@ -88,6 +91,7 @@ impl Default for Environment {
             disk: Arc::new(RealDisk),
             mint: Arc::new(SystemMint::default()),
             state_in_memory: false,
+            resident_bytes: figures::resident_bytes,
             tune: None,
             dial: None,
         }
@@ -178,7 +182,7 @@ impl Node {
 
         // 1. The data, recovered and locked, and its feed.
         let instance = uuid::Uuid::new_v4().to_string();
-        let report = Arc::new(Report::default());
+        let report = Arc::new(Report::new(environment.resident_bytes));
         report.change(&config, config.listen);
         let traces = TraceExport::start(&config, environment.sockets.clone()).map_err(StartError::Tls)?;
         let tracer = traces.as_ref().map(|traces| traces.tracer.clone());

@@ -85,7 +85,7 @@ pub fn measure_process(report: &Report, page: &mut Page) {
         let seconds = end.not_after_ms as f64 / 1000.0;
         page.seconds_of(catalogue::CERTIFICATE_EXPIRY, &[("port", end.port)], seconds);
     }
-    if let Some(bytes) = resident_bytes() {
+    if let Some(bytes) = report.resident_bytes() {
         page.whole(catalogue::RESIDENT_MEMORY, bytes);
     }
     if let Ok(open) = fs::read_dir("/proc/self/fd") {

@@ -5,15 +5,16 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::{Arc, PoisonError, RwLock};
 
-use super::figures;
 use crate::access::tls;
 use crate::config::Config;
 use crate::replication::self_report::{CertificateEnd, DescribeNode, SelfReport};
 use crate::storage::files;
 
 /// The current facts. A reload may change them.
-#[derive(Default)]
-pub struct Report(RwLock<Facts>);
+pub struct Report {
+    facts: RwLock<Facts>,
+    resident_bytes: fn() -> Option<u64>,
+}
 
 #[derive(Default)]
 struct Facts {
@@ -24,6 +25,10 @@ struct Facts {
 }
 
 impl Report {
+    pub fn new(resident_bytes: fn() -> Option<u64>) -> Report {
+        Report { facts: RwLock::default(), resident_bytes }
+    }
+
     /// Reports on these settings from now on. `door` is the address that the port for clients got.
     pub fn change(&self, config: &Config, door: SocketAddr) {
         let certificates = [
@@ -36,29 +41,34 @@ impl Report {
             certificates: certificates.into_iter().filter_map(|(port, path)| Some((port, path?))).collect(),
             data_dir: config.adapter.data_dir().map(ToOwned::to_owned),
         };
-        *self.0.write().unwrap_or_else(PoisonError::into_inner) = facts;
+        *self.facts.write().unwrap_or_else(PoisonError::into_inner) = facts;
     }
 
     pub fn client_url(&self) -> String {
-        self.0.read().unwrap_or_else(PoisonError::into_inner).client_url.clone()
+        self.facts.read().unwrap_or_else(PoisonError::into_inner).client_url.clone()
     }
 
     /// When the certificates expire. They are read anew: a file may have been replaced.
     pub fn certificates(&self) -> Vec<CertificateEnd> {
-        self.0.read().unwrap_or_else(PoisonError::into_inner).certificate_ends()
+        self.facts.read().unwrap_or_else(PoisonError::into_inner).certificate_ends()
+    }
+
+    /// The resident memory of this node.
+    pub fn resident_bytes(&self) -> Option<u64> {
+        (self.resident_bytes)()
     }
 
     /// The report as the member of a cluster gives it.
     pub fn describe(self: &Arc<Report>) -> DescribeNode {
         let report = self.clone();
         Arc::new(move || {
-            let facts = report.0.read().unwrap_or_else(PoisonError::into_inner);
+            let facts = report.facts.read().unwrap_or_else(PoisonError::into_inner);
             let disk = facts.data_dir.as_deref().and_then(files::disk_space).unwrap_or_default();
             SelfReport {
                 client_url: facts.client_url.clone(),
                 warnings: facts.warnings.clone(),
                 certificates: facts.certificate_ends(),
-                memory_bytes: figures::resident_bytes().unwrap_or(0),
+                memory_bytes: report.resident_bytes().unwrap_or(0),
                 disk_free_bytes: disk.0,
                 disk_size_bytes: disk.1,
             }
