@@ -165,7 +165,7 @@ impl AdminService {
             if had >= Some(applied) {
                 return Ok(());
             }
-            if !self.disk_space.has_room_for(self.snapshots.newest().map_or(0, |newest| newest.bytes)) {
+            if !self.disk_space.has_room_for(self.snapshots.newest().map_or(0, |newest| newest.whole_bytes())) {
                 let node = self.membership.peers.local.node;
                 return Err(Status::resource_exhausted(format!(
                     "node {node} has no space for a snapshot on its disk; ask another node"

@@ -1,7 +1,7 @@
-//! Owns: the stream of a backup: the newest snapshot file of this node, with a head that says where it comes from.
-//! Never: when a snapshot is built. A slow receiver holds one open file, and nothing else waits for it.
+//! Owns: the stream of a backup: the newest snapshot of this node, with a head that says where it comes from.
+//! Never: when a snapshot is built. A slow receiver holds the files of its snapshot, and nothing else waits for it.
 
-use std::io;
+use std::io::{self, Read};
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -13,8 +13,8 @@ use super::state_machine::off_runtime;
 use crate::access::credentials::now_ms;
 use crate::proto::admin::backup_part::Part;
 use crate::proto::admin::{BackupHead, BackupPart};
-use crate::storage::disk::{Disk, DiskFile};
-use crate::storage::snapshot::{Sealed, Snapshots};
+use crate::storage::disk::Disk;
+use crate::storage::snapshot::{Sealed, SnapshotError, Snapshots};
 
 /// Small, because messages are encoded on the thread of consensus.
 const CHUNK_BYTES: usize = 64 << 10;
@@ -39,7 +39,7 @@ pub async fn parts(
         node,
         index: sealed.index,
         state_hash: format!("{:032x}", checkpoint.state_hash),
-        snapshot_bytes: sealed.bytes,
+        snapshot_bytes: sealed.whole_bytes(),
         taken_at_ms: now_ms(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
     };
@@ -54,27 +54,27 @@ pub async fn parts(
     Ok(stream::iter([Ok(BackupPart { part: Some(Part::Head(head)) })]).chain(chunks))
 }
 
-/// The file stays readable after it was removed.
-fn open_newest(disk: &dyn Disk, snapshots: &Snapshots) -> io::Result<(Sealed, Box<dyn DiskFile>)> {
+/// What is open stays readable after the snapshot was replaced.
+fn open_newest(disk: &dyn Disk, snapshots: &Snapshots) -> io::Result<(Sealed, Input)> {
     let mut attempts = 0;
     loop {
         let sealed = snapshots.newest().ok_or_else(|| io::Error::other("there is no snapshot"))?;
         attempts += 1;
-        match disk.read(&sealed.path) {
-            Ok(file) => return Ok((sealed, file)),
-            Err(error) if error.kind() == io::ErrorKind::NotFound && attempts < OPEN_ATTEMPTS => {}
-            Err(error) => return Err(error),
+        match sealed.stream(disk) {
+            Ok(stream) => return Ok((sealed, stream)),
+            Err(SnapshotError::Disk { kind: io::ErrorKind::NotFound, .. }) if attempts < OPEN_ATTEMPTS => {}
+            Err(error) => return Err(error.into()),
         }
     }
 }
 
-type Chunk = (Bytes, Box<dyn DiskFile>);
+type Input = Box<dyn Read + Send>;
 
-fn next_chunk(mut file: Box<dyn DiskFile>) -> io::Result<Option<Chunk>> {
+fn next_chunk(mut input: Input) -> io::Result<Option<(Bytes, Input)>> {
     let mut chunk = vec![0; CHUNK_BYTES];
-    let read = file.read(&mut chunk)?;
+    let read = input.read(&mut chunk)?;
     chunk.truncate(read);
-    Ok((read > 0).then(|| (chunk.into(), file)))
+    Ok((read > 0).then(|| (chunk.into(), input)))
 }
 
 fn unreadable(error: &io::Error) -> Status {

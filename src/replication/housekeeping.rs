@@ -154,7 +154,7 @@ pub async fn run(raft: Raft, changes: Arc<MembershipChanges>, kept: Kept, cadenc
 async fn step(raft: &Raft, kept: &Kept, cadence: &Cadence, memory: &mut Memory) -> bool {
     let Kept { log, snapshots, store, disk_space } = kept;
     let applied = raft.metrics().borrow_watched().last_applied.map_or(0, |applied| applied.index);
-    let (covered, snapshot_bytes) = snapshots.newest().map_or((0, 0), |newest| (newest.index, newest.bytes));
+    let (covered, snapshot_bytes) = snapshots.newest().map_or((0, 0), |newest| (newest.index, newest.whole_bytes()));
     let purged = log.edges().purged.map_or(0, |purged| purged.index);
     let low = disk_space.own_is_low();
     let purgeable = cadence.purgeable(log, covered, low);

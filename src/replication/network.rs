@@ -26,6 +26,7 @@ use super::channels::{Channels, Purpose};
 use super::elections::Signs;
 use super::local_node::LocalNode;
 use super::snapshot_transfer;
+use super::state_machine::off_runtime;
 use super::types::{Types, Vote};
 use super::wire;
 use crate::proto::peer::{self, peer_client::PeerClient};
@@ -254,7 +255,12 @@ impl RaftNetworkV2<Types> for Connection {
         cancel: impl Future<Output = ReplicationClosed> + OptionalSend + 'static,
         option: RPCOption,
     ) -> Result<SnapshotResponse<Types>, StreamingError<Types>> {
-        let Sealed { bytes, checksum, .. } = snapshot.snapshot;
+        let (disk, sealed) = (self.peers.disk.clone(), snapshot.snapshot.clone());
+        let measured = off_runtime(move || sealed.announcement(&*disk)).await;
+        let (bytes, checksum) = measured.and_then(|found| Ok(found?)).map_err(|error| {
+            warn!(%error, "a snapshot cannot be sent");
+            self.unreachable(&error.to_string())
+        })?;
         let header = wire::snapshot_header_to_proto(self.hop(), &vote, &snapshot.meta, bytes, checksum);
         let parts = snapshot_transfer::parts(self.peers.disk.clone(), header, snapshot.snapshot);
         let sending = self.call(option.soft_ttl(), |mut client| async move { client.install_snapshot(parts).await });

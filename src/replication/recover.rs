@@ -30,7 +30,7 @@ pub fn recover(store: &dyn Store, snapshots: &Snapshots, log: &Log, group: u32) 
     if let Some(newest) = snapshots.newest()
         && applied < Some(newest.index)
     {
-        info!(index = newest.index, bytes = newest.bytes, "rebuilding the state from the newest snapshot");
+        info!(index = newest.index, bytes = newest.whole_bytes(), "rebuilding the state from the newest snapshot");
         match install(store, snapshots, &newest) {
             Ok(pairs) => info!(pairs, "the snapshot is installed"),
             Err(error) if reaches(log, applied) => {
@@ -57,9 +57,9 @@ fn build_missing_snapshot(store: &dyn Store, snapshots: &Snapshots, log: &Log, g
     }
     warn!("there is no usable snapshot; building one from the state");
     let frozen = store.freeze().map_err(StartError::State)?;
-    let checkpoint = Checkpoint::of(frozen.checkpoint, group).map_err(StartError::State)?;
+    let checkpoint = Checkpoint::of(frozen.checkpoint.clone(), group).map_err(StartError::State)?;
     let index = checkpoint.applied.map_or(0, |applied| applied.index);
-    let sealed = snapshots.write(index, checkpoint.encode(), frozen.pairs).map_err(StartError::Snapshot)?;
+    let sealed = snapshots.build(index, checkpoint.encode(), frozen, &mut |_| Ok(())).map_err(StartError::Snapshot)?;
     snapshots.publish(sealed).map_err(StartError::Snapshot)?;
     Ok(())
 }

@@ -1,8 +1,8 @@
-//! Owns: the transfer of a snapshot file between nodes: sent in chunks, received into a draft, and accepted only if
+//! Owns: the transfer of a snapshot between nodes: sent in chunks, received into a draft, and accepted only if
 //! length and checksum are as announced. The transport reports an interrupted sender as a clean end, so both are needed.
 
 use std::io::{Read, Write};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -22,14 +22,13 @@ const CHUNK_BYTES: usize = 256 << 10;
 /// Received bytes are synced in steps, so that the log's fdatasync never waits for all of them.
 const SYNC_BYTES: u64 = 8 << 20;
 
-/// The header and then the file in chunks. A read error ends the stream early, and the receiver refuses the snapshot.
+/// The header and then the snapshot in chunks. A read error ends the stream early, and the receiver refuses the snapshot.
 pub fn parts(disk: Arc<dyn Disk>, header: SnapshotHeader, sealed: Sealed) -> impl Stream<Item = SnapshotPart> {
-    let path = sealed.path;
-    let chunks = futures::stream::unfold(None, move |open| {
-        let (disk, path) = (disk.clone(), path.clone());
+    let path = sealed.path.clone();
+    let chunks = futures::stream::unfold(Next::Open(disk, sealed), move |next| {
+        let path = path.clone();
         async move {
-            let opened = path.clone();
-            let read = off_runtime(move || next_chunk(&*disk, &opened, open)).await.and_then(|read| read);
+            let read = off_runtime(move || next.chunk()).await.and_then(|read| read);
             read.unwrap_or_else(|error| {
                 warn!(%error, file = %path.display(), "a snapshot cannot be sent");
                 None
@@ -40,18 +39,24 @@ pub fn parts(disk: Arc<dyn Disk>, header: SnapshotHeader, sealed: Sealed) -> imp
     futures::stream::iter([header]).chain(chunks.map(|chunk| SnapshotPart { part: Some(Part::Chunk(chunk)) }))
 }
 
-type Chunk = (Bytes, Option<Box<dyn DiskFile>>);
+/// Where the next chunk comes from. The snapshot is opened for the first one.
+enum Next {
+    Open(Arc<dyn Disk>, Sealed),
+    Read(Box<dyn Read + Send>),
+}
 
-/// The next chunk of a file, which is opened for the first chunk; `None` at its end.
-fn next_chunk(disk: &dyn Disk, path: &Path, open: Option<Box<dyn DiskFile>>) -> std::io::Result<Option<Chunk>> {
-    let mut file = match open {
-        Some(file) => file,
-        None => disk.read(path)?,
-    };
-    let mut chunk = vec![0; CHUNK_BYTES];
-    let read = file.read(&mut chunk)?;
-    chunk.truncate(read);
-    Ok((read > 0).then(|| (chunk.into(), Some(file))))
+impl Next {
+    /// The next chunk; `None` at the end.
+    fn chunk(self) -> std::io::Result<Option<(Bytes, Next)>> {
+        let mut stream = match self {
+            Next::Open(disk, sealed) => sealed.stream(&*disk)?,
+            Next::Read(stream) => stream,
+        };
+        let mut chunk = vec![0; CHUNK_BYTES];
+        let read = stream.read(&mut chunk)?;
+        chunk.truncate(read);
+        Ok((read > 0).then(|| (chunk.into(), Next::Read(stream))))
+    }
 }
 
 /// Receives the chunks after the header into a draft and verifies all of it.

@@ -2,7 +2,6 @@
 //! Never: what an entry does (`apply.rs`), or the format of a snapshot file (`storage/snapshot.rs`).
 
 use std::io;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
@@ -130,7 +129,7 @@ impl RaftStateMachine<Types> for StateMachine {
 
 impl StateMachine {
     async fn install(&mut self, meta: &SnapshotMeta, snapshot: Sealed) -> io::Result<()> {
-        info!(index = snapshot.index, bytes = snapshot.bytes, "installing a snapshot");
+        info!(index = snapshot.index, bytes = snapshot.whole_bytes(), "installing a snapshot");
         let store = self.apply.run(|applier| applier.store().clone()).await?;
         let (snapshots, group) = (self.snapshots.clone(), self.group);
         let want = meta.last_log_id;
@@ -218,23 +217,20 @@ const LOOK_EVERY_BYTES: usize = 1 << 20;
 
 /// Writes one frozen state and makes it the newest snapshot. Stops before the log has no space left.
 fn write(snapshots: &Snapshots, group: u32, frozen: Frozen, disk_space: Arc<DiskSpace>) -> io::Result<Sealed> {
-    let checkpoint = Checkpoint::of(frozen.checkpoint, group).map_err(io_error)?;
+    let checkpoint = Checkpoint::of(frozen.checkpoint.clone(), group).map_err(io_error)?;
     let index = checkpoint.applied.map_or(0, |applied| applied.index);
-    let out_of_room = Arc::new(AtomicBool::new(false));
-    let (stopped, mut since_look) = (out_of_room.clone(), 0);
-    let pairs = frozen.pairs.map(move |pair| {
-        since_look += pair.as_ref().map_or(0, |(key, value)| key.len() + value.len());
+    let (mut out_of_room, mut since_look) = (false, 0);
+    let watch = &mut |bytes| {
+        since_look += bytes;
         if since_look >= LOOK_EVERY_BYTES {
             since_look = 0;
-            if !disk_space.leaves_room_for_log() {
-                stopped.store(true, Ordering::Relaxed);
-                return Err(Fault("the disk is nearly full".to_owned()));
-            }
+            out_of_room = !disk_space.leaves_room_for_log();
         }
-        pair
-    });
-    match snapshots.write(index, checkpoint.encode(), Box::new(pairs)) {
-        Err(error) if out_of_room.load(Ordering::Relaxed) => Err(io::Error::new(io::ErrorKind::StorageFull, error)),
+        if out_of_room { Err(Fault("the disk is nearly full".to_owned())) } else { Ok(()) }
+    };
+    let written = snapshots.build(index, checkpoint.encode(), frozen, watch);
+    match written {
+        Err(error) if out_of_room => Err(io::Error::new(io::ErrorKind::StorageFull, error)),
         written => Ok(snapshots.publish(written?)?),
     }
 }

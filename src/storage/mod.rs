@@ -19,6 +19,7 @@ pub mod state;
 
 use bytes::Bytes;
 
+use sled::FrozenPairs;
 use state::Encoded;
 
 use crate::machine::change::Change;
@@ -65,6 +66,8 @@ pub type Pairs<'a> = Box<dyn Iterator<Item = Result<(Vec<u8>, Bytes), Fault>> + 
 pub struct Frozen {
     pub checkpoint: Option<Bytes>,
     pub pairs: Pairs<'static>,
+    /// The same pairs without the bodies, if the store keeps these in files. Read either this or `pairs`.
+    pub apart: Option<FrozenPairs>,
 }
 
 /// Reads from a consistent view and returns the result.

@@ -103,6 +103,9 @@ impl From<io::Error> for OpenFault {
 /// A key and its new value; `None` to delete it.
 pub type Put = (Vec<u8>, Option<Bytes>);
 
+/// Called with a key and what stands in sled for it.
+type VisitStored<'a> = &'a mut dyn FnMut(&[u8], Bytes) -> Result<ControlFlow<()>, Fault>;
+
 /// One open generation.
 pub struct Base {
     // Dropped first: sled and the body files must be closed before they are removed.
@@ -278,21 +281,53 @@ impl Base {
         sync().map_err(|error| Fault(format!("sync sled's file: {error}")))
     }
 
-    /// The pairs after the key `after`, about `bytes_max` of them, and the last key if there are more.
+    /// The pairs after the key `after`, about `bytes_max` of them, and the last key if there are more. The values are as
+    /// they stand in sled.
     pub fn piece_after(&self, after: Option<&[u8]>, bytes_max: usize) -> Result<(Changed, Option<Vec<u8>>), Fault> {
         let (mut piece, mut bytes, mut last) = (Changed::new(), 0, None);
         // The next possible key: the same key with a zero byte appended.
         let from = after.map_or_else(Vec::new, |after| [after, &[0]].concat());
-        self.scan(&from, None, &mut |key, value| {
+        self.scan_stored(&from, None, &mut |key, value| {
             bytes += key.len() + value.len();
-            piece.insert(key.to_vec(), Some(value.clone()));
+            piece.insert(key.to_vec(), Some(value));
             if bytes < bytes_max {
-                return ControlFlow::Continue(());
+                return Ok(ControlFlow::Continue(()));
             }
             last = Some(key.to_vec());
-            ControlFlow::Break(())
+            Ok(ControlFlow::Break(()))
         })?;
         Ok((piece, last))
+    }
+
+    /// Visits the pairs of a range as they stand in sled.
+    fn scan_stored(&self, from: &[u8], to: Option<&[u8]>, visit: VisitStored<'_>) -> Result<(), Fault> {
+        // The book of the body files is no part of the state.
+        let from = if from <= &BOOK_KEY[..] { &FIRST_KEY } else { from };
+        if to.is_some_and(|to| to <= from) {
+            return Ok(());
+        }
+        // The block that holds the first key may start before it.
+        let home = key::run_prefix(from).map(|run| blocks::block_of(self, run, from)).transpose()?.flatten();
+        let begin = home.as_ref().map_or(from, |(start, _)| start);
+        let mut range = match to {
+            Some(to) => self.db.range(begin..to),
+            None => self.db.range(begin..),
+        };
+        while let Some((key, value)) = self.checked(|_| range.next().transpose())? {
+            let Some(run) = key::run_prefix(&key) else {
+                match visit(&key, bytes_of(value))? {
+                    ControlFlow::Continue(()) => continue,
+                    ControlFlow::Break(()) => return Ok(()),
+                }
+            };
+            for (key, value) in blocks::read(run, &bytes_of(value))? {
+                let wanted = key.as_slice() >= from && to.is_none_or(|to| key.as_slice() < to);
+                if wanted && visit(&key, value)?.is_break() {
+                    return Ok(());
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Calls sled. If it reports corruption or panics, marks the generation as damaged.
@@ -339,7 +374,7 @@ impl Base {
     }
 
     /// The value behind what stands in sled.
-    fn whole(&self, key: &[u8], stored: Bytes) -> Result<Bytes, Fault> {
+    pub fn whole(&self, key: &[u8], stored: Bytes) -> Result<Bytes, Fault> {
         let place = Place::of(key, &stored);
         match place.and_then(|place| place.map(|place| self.bodies.read(key, place)).transpose()) {
             Ok(Some(body)) => Ok(body),
@@ -416,33 +451,7 @@ impl Kv for Base {
 
     fn scan(&self, from: &[u8], to: Option<&[u8]>, visit: Visit<'_>) -> Result<(), Fault> {
         let _reading = self.bodies.reading();
-        // The book of the body files is no part of the state.
-        let from = if from <= &BOOK_KEY[..] { &FIRST_KEY } else { from };
-        if to.is_some_and(|to| to <= from) {
-            return Ok(());
-        }
-        // The block that holds the first key may start before it.
-        let home = key::run_prefix(from).map(|run| blocks::block_of(self, run, from)).transpose()?.flatten();
-        let begin = home.as_ref().map_or(from, |(start, _)| start);
-        let mut range = match to {
-            Some(to) => self.db.range(begin..to),
-            None => self.db.range(begin..),
-        };
-        while let Some((key, value)) = self.checked(|_| range.next().transpose())? {
-            let Some(run) = key::run_prefix(&key) else {
-                match visit(&key, &bytes_of(value)) {
-                    ControlFlow::Continue(()) => continue,
-                    ControlFlow::Break(()) => return Ok(()),
-                }
-            };
-            for (key, value) in blocks::read(run, &bytes_of(value))? {
-                let wanted = key.as_slice() >= from && to.is_none_or(|to| key.as_slice() < to);
-                if wanted && visit(&key, &self.whole(&key, value)?).is_break() {
-                    return Ok(());
-                }
-            }
-        }
-        Ok(())
+        self.scan_stored(from, to, &mut |key, stored| Ok(visit(key, &self.whole(key, stored)?)))
     }
 }
 

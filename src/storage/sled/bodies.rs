@@ -15,12 +15,14 @@
 //! each file is written, and how much of that is still referenced) is a record in sled under a key that no family
 //! uses, and changes in the same flush as the references. What a file holds beyond its end in the book was written by
 //! a flush that did not happen; the next open cuts it off.
+//! A snapshot holds copies of these files (`storage/snapshot/bodies.rs`), and reads them with the same code.
 //! Never: which values are current. A file is removed only after every record of it was looked up (`reclaim.rs`).
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
 
 use bytes::{Buf, BufMut, Bytes};
@@ -55,7 +57,9 @@ const OPEN_FILES_MAX: usize = 64;
 
 const PREFIX: &str = "bodies-";
 const REFERENCE: u8 = 0;
-const REFERENCE_BYTES: usize = 17;
+/// A place in a file of ours: four numbers.
+pub const PLACE_BYTES: usize = 16;
+const REFERENCE_BYTES: usize = 1 + PLACE_BYTES;
 const CHUNK_HEAD_BYTES: usize = 12;
 const RECORD_HEAD_BYTES: usize = 8;
 const BOOK_VERSION: u8 = 1;
@@ -86,16 +90,32 @@ impl Place {
         if stored.len() != REFERENCE_BYTES {
             return Err(BodyFault::Damaged(format!("a reference to a body of {} bytes", stored.len())));
         }
-        let mut rest = &stored[1..];
-        let (file, chunk) = (rest.get_u32(), rest.get_u32());
-        Ok(Some(Place { file, chunk, record: rest.get_u32(), length: rest.get_u32() }))
+        let mut numbers = [0; PLACE_BYTES];
+        numbers.copy_from_slice(&stored[1..]);
+        Ok(Some(Place::parse(numbers)))
     }
 
-    fn print(&self) -> Bytes {
-        let mut bytes = Vec::with_capacity(REFERENCE_BYTES);
-        bytes.push(REFERENCE);
-        [self.file, self.chunk, self.record, self.length].into_iter().for_each(|number| bytes.put_u32(number));
-        bytes.into()
+    /// The length of the body.
+    pub fn length(&self) -> u32 {
+        self.length
+    }
+
+    pub fn parse(bytes: [u8; PLACE_BYTES]) -> Place {
+        let mut rest = &bytes[..];
+        let (file, chunk) = (rest.get_u32(), rest.get_u32());
+        Place { file, chunk, record: rest.get_u32(), length: rest.get_u32() }
+    }
+
+    pub fn print(&self) -> [u8; PLACE_BYTES] {
+        let mut bytes = [0; PLACE_BYTES];
+        let mut rest = &mut bytes[..];
+        [self.file, self.chunk, self.record, self.length].into_iter().for_each(|number| rest.put_u32(number));
+        bytes
+    }
+
+    /// What stands in sled in the place of the value.
+    fn reference(&self) -> Bytes {
+        [&[REFERENCE], &self.print()[..]].concat().into()
     }
 }
 
@@ -161,6 +181,10 @@ pub struct Bodies {
     /// Held by readers of sled from the lookup of a reference to its body, so that no file is removed in between. A
     /// removal never waits for it: a reader that holds it twice would wait for itself.
     readers: RwLock<()>,
+    /// Freezes that still have references to read. Until they end, no file is removed.
+    freezes: AtomicUsize,
+    /// Names this opened set of files. A file of the same set and number only grows.
+    set: u128,
     pub reclaim: Mutex<Reclaim>,
 }
 
@@ -196,6 +220,8 @@ impl Bodies {
             open: Mutex::default(),
             last_chunk: Mutex::default(),
             readers: RwLock::default(),
+            freezes: AtomicUsize::new(0),
+            set: uuid::Uuid::new_v4().as_u128(),
             reclaim: Mutex::default(),
         }
     }
@@ -203,6 +229,43 @@ impl Bodies {
     /// No file is removed while the guard exists. A thread may hold several.
     pub fn reading(&self) -> RwLockReadGuard<'_, ()> {
         self.readers.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Keeps every file until `release`.
+    pub fn hold(&self) {
+        self.freezes.fetch_add(1, Ordering::SeqCst);
+    }
+
+    pub fn release(&self) {
+        self.freezes.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    pub fn set(&self) -> u128 {
+        self.set
+    }
+
+    /// How far a file is written for good. A file that left the book is complete.
+    pub fn end(&self, number: u32) -> io::Result<u64> {
+        match self.book().get(&number) {
+            Some(extent) => Ok(u64::from(extent.end)),
+            None => Ok(fs::metadata(self.path(number))?.len()),
+        }
+    }
+
+    pub fn path(&self, number: u32) -> PathBuf {
+        body_path(&self.dir, number)
+    }
+
+    /// Reads a file up to `end` and checks every chunk.
+    pub fn check(&self, number: u32, end: u64) -> Result<(), BodyFault> {
+        let mut at = 0;
+        while u64::from(at) < end {
+            at = self.load(number, at)?.1;
+        }
+        match u64::from(at) == end {
+            true => Ok(()),
+            false => Err(self.damaged(number, at, "is beyond the end")),
+        }
     }
 
     pub fn book(&self) -> MutexGuard<'_, Book> {
@@ -250,9 +313,12 @@ impl Bodies {
     }
 
     /// Removes a file that nothing refers to and that is not in the book any more, unless somebody reads right now: a
-    /// reader may have found a reference before it was replaced. True if the file is gone.
+    /// reader may have found a reference before it was replaced, and so may a freeze. True if the file is gone.
     pub fn remove(&self, number: u32) -> io::Result<bool> {
         let Ok(_alone) = self.readers.try_write() else { return Ok(false) };
+        if self.freezes.load(Ordering::SeqCst) > 0 {
+            return Ok(false);
+        }
         self.open_files().remove(&number);
         self.last_chunk.lock().unwrap_or_else(PoisonError::into_inner).take();
         files::remove(&body_path(&self.dir, number))?;
@@ -387,7 +453,7 @@ impl Writer<'_> {
             return Ok((key, Some(value)));
         }
         let place = self.add(&key, &value).map_err(write_fault)?;
-        Ok((key, Some(place.print())))
+        Ok((key, Some(place.reference())))
     }
 
     /// Counts a body whose reference is replaced or deleted.

@@ -166,7 +166,7 @@ fn a_full_file_is_followed_by_the_next() {
     let mut next = Some(0);
     while let Some(from) = next {
         let visit = &mut |key: Bytes, place: Place, value: Bytes| {
-            assert_eq!((&stored[visited].0[..], stored[visited].1.clone()), (&key[..], place.print()));
+            assert_eq!((&stored[visited].0[..], stored[visited].1.clone()), (&key[..], place.reference()));
             assert_eq!(value, values[visited].1);
             visited += 1;
             Ok(())

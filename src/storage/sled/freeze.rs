@@ -7,10 +7,13 @@
 //! the current base, over it the undo area, over that the layers of the freeze
 //! ```
 //!
+//! Values in the base are read as they stand there: a body as its place. No body file is removed while a freeze exists.
+//!
 //! It is read in pieces. The base is read without a lock. The flusher saves an old value before it changes a key, so
 //! the undo area, which is read afterwards under its lock, contains every change that the read may have seen.
 //! Never: blocks a commit or a flush.
 
+use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -19,10 +22,12 @@ use std::vec;
 use bytes::Bytes;
 
 use super::base::Base;
+use super::bodies::{Bodies, Place};
 use super::undo::{Taken, Undo};
 use crate::machine::refusal::Fault;
+use crate::storage::Pairs;
 use crate::storage::state::checkpoint;
-use crate::storage::state::kv::{Changed, Kv};
+use crate::storage::state::kv::Changed;
 
 /// The number of keys that are saved before the lock is released for the reader.
 const KEYS_PER_TURN: usize = 256;
@@ -88,25 +93,53 @@ impl Progress {
             Reached::End => false,
         };
         if needed && !self.undo.has(key) {
-            self.undo.save(key, base.get(key)?);
+            self.undo.save(key, base.stored(key)?);
         }
         Ok(())
     }
 }
 
-/// The pairs of a freeze, without the checkpoint.
+/// A value of a frozen state.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Stored {
+    Value(Bytes),
+    /// In a body file.
+    Body(Place),
+}
+
+/// The pairs of a freeze, without the checkpoint. Bodies are not read.
 pub struct FrozenPairs {
     freeze: Arc<Freeze>,
     base: Arc<Base>,
     piece_bytes: usize,
-    piece: vec::IntoIter<(Vec<u8>, Bytes)>,
+    piece: vec::IntoIter<(Vec<u8>, Stored)>,
     /// The iterator ends after an error.
     failed: bool,
 }
 
 impl FrozenPairs {
     pub fn new(freeze: Arc<Freeze>, base: Arc<Base>, piece_bytes: usize) -> FrozenPairs {
+        base.bodies().hold();
         FrozenPairs { freeze, base, piece_bytes, piece: Vec::new().into_iter(), failed: false }
+    }
+
+    /// The files of the bodies. What a pair refers to is there until this is dropped.
+    pub fn bodies(&self) -> &Bodies {
+        self.base.bodies()
+    }
+
+    /// The pairs with their bodies.
+    pub fn whole(mut self) -> Pairs<'static> {
+        Box::new(std::iter::from_fn(move || {
+            let pair = self.next()?;
+            Some(pair.and_then(|(key, value)| match value {
+                Stored::Value(value) => Ok((key, value)),
+                Stored::Body(place) => {
+                    let body = self.base.bodies().read(&key, place);
+                    Ok((key, body.map_err(|fault| self.base.body_fault(fault))?))
+                }
+            }))
+        }))
     }
 
     /// Reads the next piece; false at the end.
@@ -126,15 +159,23 @@ impl FrozenPairs {
             end = Some(cut);
         }
         piece.extend(undone);
+        let mut pairs = BTreeMap::new();
+        for (key, stored) in piece {
+            let place = Place::of(&key, stored.as_deref().unwrap_or_default());
+            let place = place.map_err(|fault| self.base.body_fault(fault))?;
+            let value = stored.map(|stored| place.map_or(Stored::Value(stored), Stored::Body));
+            pairs.insert(key, value);
+        }
         let range = (after.map_or(Bound::Unbounded, Bound::Excluded), bound_to(end.as_deref()));
         for layer in &self.freeze.layers {
-            piece.extend(layer.range::<[u8], _>(range).map(|(key, value)| (key.clone(), value.clone())));
+            let values = layer.range::<[u8], _>(range);
+            pairs.extend(values.map(|(key, value)| (key.clone(), value.clone().map(Stored::Value))));
         }
         progress.reached = end.map_or(Reached::End, Reached::Key);
         drop(progress);
         // The checkpoint is returned separately.
-        piece.remove(&checkpoint::key());
-        let present: Vec<_> = piece.into_iter().filter_map(|(key, value)| Some((key, value?))).collect();
+        pairs.remove(&checkpoint::key());
+        let present: Vec<_> = pairs.into_iter().filter_map(|(key, value)| Some((key, value?))).collect();
         self.piece = present.into_iter();
         Ok(true)
     }
@@ -144,8 +185,14 @@ fn bound_to(end: Option<&[u8]>) -> Bound<&[u8]> {
     end.map_or(Bound::Unbounded, Bound::Included)
 }
 
+impl Drop for FrozenPairs {
+    fn drop(&mut self) {
+        self.base.bodies().release();
+    }
+}
+
 impl Iterator for FrozenPairs {
-    type Item = Result<(Vec<u8>, Bytes), Fault>;
+    type Item = Result<(Vec<u8>, Stored), Fault>;
 
     fn next(&mut self) -> Option<Self::Item> {
         while !self.failed {

@@ -13,7 +13,7 @@
 
 mod base;
 mod blocks;
-mod bodies;
+pub mod bodies;
 mod flush_file;
 mod flusher;
 mod freeze;
@@ -45,7 +45,8 @@ use bytes::Bytes;
 
 use base::Base;
 pub use base::OpenFault;
-use freeze::{Freeze, FrozenPairs};
+use freeze::Freeze;
+pub use freeze::{FrozenPairs, Stored};
 use layers::Layers;
 use recent::is_plain;
 
@@ -292,7 +293,8 @@ impl Store for SledStore {
         let freeze = Arc::new(Freeze::new(held, base.undo_path(control.freeze_count), undo_bytes));
         layers.freezes.retain(|freeze| freeze.strong_count() > 0);
         layers.freezes.push(Arc::downgrade(&freeze));
-        Ok(Frozen { checkpoint, pairs: Box::new(FrozenPairs::new(freeze, base, piece_bytes)) })
+        let pairs = || FrozenPairs::new(Arc::clone(&freeze), Arc::clone(&base), piece_bytes);
+        Ok(Frozen { checkpoint, pairs: pairs().whole(), apart: Some(pairs()) })
     }
 
     fn entry_bytes(&self) -> u64 {

@@ -4,7 +4,7 @@ use std::fmt;
 use std::io;
 use std::path::PathBuf;
 
-use super::format::VERSION;
+use super::format::VERSION_APART;
 use crate::machine::refusal::Fault;
 
 /// A snapshot that cannot be written, or whose bytes changed.
@@ -33,6 +33,8 @@ pub enum Damage {
     Checksum,
     /// The file could not be read to its end.
     Unreadable(String),
+    /// A body is not what was copied.
+    Body(String),
 }
 
 impl fmt::Display for Damage {
@@ -41,13 +43,13 @@ impl fmt::Display for Damage {
             Damage::CutShort => f.write_str("it was cut short"),
             Damage::NotASnapshot => f.write_str("it is not a snapshot file"),
             Damage::UnknownVersion(version) => {
-                write!(f, "it has snapshot format {version}; this build reads format {VERSION}")
+                write!(f, "it has snapshot format {version}; this build reads formats up to {VERSION_APART}")
             }
             Damage::CheckpointTooLong(bytes) => write!(f, "its header says that the checkpoint has {bytes} bytes"),
             Damage::BeyondEnd => f.write_str("a length in it points beyond its end"),
             Damage::FooterMismatch => f.write_str("its pairs do not match its footer"),
             Damage::Checksum => f.write_str("its checksum does not match"),
-            Damage::Unreadable(why) => f.write_str(why),
+            Damage::Unreadable(why) | Damage::Body(why) => f.write_str(why),
         }
     }
 }

@@ -1,77 +1,132 @@
 //! Owns: writing a snapshot file, durable when it returns.
 
+use std::collections::BTreeSet;
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use xxhash_rust::xxh3::Xxh3;
 
-use super::Sealed;
+use super::bodies::{Apart, Copies};
 use super::error::{SnapshotError, disk_error};
-use super::format::{BUFFER_BYTES, END, MAGIC, VERSION};
+use super::format::{BODY, BUFFER_BYTES, FOOT_BYTES, VERSION, VERSION_APART, print_foot, print_head};
+use super::{Sealed, Watch};
 use crate::storage::Pairs;
 use crate::storage::disk::{Disk, DiskFile};
+use crate::storage::sled::{FrozenPairs, Stored};
 
 /// The file is synced in steps of this size. An fdatasync of the log may have to wait for one of them.
-const SYNC_BYTES: u64 = 1 << 20;
+pub(super) const SYNC_BYTES: u64 = 1 << 20;
 
-/// Writes all pairs to `path`. Stops with the error of `check_open`, which it calls for each pair.
-pub(super) fn write(
-    disk: &dyn Disk,
-    path: &Path,
-    index: u64,
-    checkpoint: Bytes,
-    pairs: Pairs<'_>,
-    check_open: impl Fn() -> Result<(), SnapshotError>,
-) -> Result<Sealed, SnapshotError> {
-    // The text is made for an error only: this is called several times for each pair.
-    let failed = |error| disk_error(format!("writing {}", path.display()))(error);
-    let file = disk.create(path).map_err(failed)?;
-    let mut out = Hashing { file: BufWriter::with_capacity(BUFFER_BYTES, file), hash: Xxh3::new(), bytes: 0 };
-    out.put(MAGIC).map_err(failed)?;
-    out.put(&VERSION.to_le_bytes()).map_err(failed)?;
-    out.put(&(checkpoint.len() as u32).to_le_bytes()).map_err(failed)?;
-    out.put(&checkpoint).map_err(failed)?;
-    let (mut count, mut synced) = (0u64, 0);
+/// Where a snapshot goes, and what it is of.
+pub(super) struct Target<'a> {
+    pub disk: &'a dyn Disk,
+    pub path: &'a Path,
+    pub index: u64,
+    pub checkpoint: Bytes,
+}
+
+/// Writes all pairs. Stops with the error of `watch`, which it calls for each pair.
+pub(super) fn write(target: Target<'_>, pairs: Pairs<'_>, watch: Watch<'_>) -> Result<Sealed, SnapshotError> {
+    let mut out = Out::create(&target, VERSION)?;
     for pair in pairs {
         let (key, value) = pair.map_err(SnapshotError::State)?;
-        check_open()?;
-        out.put(&(key.len() as u32).to_le_bytes()).map_err(failed)?;
-        out.put(&(value.len() as u32).to_le_bytes()).map_err(failed)?;
-        out.put(&key).map_err(failed)?;
-        out.put(&value).map_err(failed)?;
-        count += 1;
-        if out.bytes - synced >= SYNC_BYTES {
-            out.sync().map_err(failed)?;
-            synced = out.bytes;
+        watch(key.len() + value.len())?;
+        out.pair(&key, value.len() as u32, &value)?;
+    }
+    out.finish(target, None)
+}
+
+/// Writes all pairs, and brings the copies of the body files that they refer to up to date.
+pub(super) fn write_apart(
+    target: Target<'_>,
+    mut pairs: FrozenPairs,
+    copies: &mut Copies,
+    watch: Watch<'_>,
+) -> Result<Sealed, SnapshotError> {
+    let mut out = Out::create(&target, VERSION_APART)?;
+    let mut files = BTreeSet::new();
+    let mut whole_bytes = print_head(VERSION, &target.checkpoint).len() as u64 + FOOT_BYTES;
+    for pair in pairs.by_ref() {
+        let (key, value) = pair.map_err(SnapshotError::State)?;
+        whole_bytes += 8 + key.len() as u64;
+        match value {
+            Stored::Value(value) => {
+                watch(key.len() + value.len())?;
+                whole_bytes += value.len() as u64;
+                out.pair(&key, value.len() as u32, &value)?;
+            }
+            Stored::Body(place) => {
+                watch(key.len())?;
+                whole_bytes += u64::from(place.length());
+                files.insert(place.file);
+                out.pair(&key, BODY | place.length(), &place.print())?;
+            }
         }
     }
-    out.put(&END.to_le_bytes()).map_err(failed)?;
-    out.put(&count.to_le_bytes()).map_err(failed)?;
-    let bytes = out.bytes + 8 + 16;
-    out.put(&bytes.to_le_bytes()).map_err(failed)?;
-    let checksum = out.hash.digest128();
-    out.put(&checksum.to_le_bytes()).map_err(failed)?;
-    out.sync().map_err(failed)?;
-    Ok(Sealed { path: path.to_owned(), index, checkpoint, bytes, checksum })
+    let mut ends = std::collections::BTreeMap::new();
+    for file in files {
+        ends.insert(file, copies.bring_up_to_date(pairs.bodies(), file, watch)?);
+    }
+    let dir = target.path.parent().unwrap_or(Path::new("."));
+    out.finish(target, Some(Arc::new(Apart::new(dir, copies.name, ends, whole_bytes))))
 }
 
 /// A file that is hashed while it is written.
-struct Hashing {
+struct Out<'a> {
+    path: &'a Path,
     file: BufWriter<Box<dyn DiskFile>>,
     hash: Xxh3,
     bytes: u64,
+    synced: u64,
+    pairs: u64,
 }
 
-impl Hashing {
-    fn put(&mut self, bytes: &[u8]) -> io::Result<()> {
-        self.hash.update(bytes);
-        self.bytes += bytes.len() as u64;
-        self.file.write_all(bytes)
+impl<'a> Out<'a> {
+    fn create(target: &Target<'a>, version: u32) -> Result<Out<'a>, SnapshotError> {
+        let path = target.path;
+        let file = target.disk.create(path).map_err(disk_error(format_args!("writing {}", path.display())))?;
+        let file = BufWriter::with_capacity(BUFFER_BYTES, file);
+        let mut out = Out { path, file, hash: Xxh3::new(), bytes: 0, synced: 0, pairs: 0 };
+        out.put(&[&print_head(version, &target.checkpoint)])?;
+        Ok(out)
     }
 
-    fn sync(&mut self) -> io::Result<()> {
-        self.file.flush()?;
-        self.file.get_mut().sync_data()
+    fn pair(&mut self, key: &[u8], length: u32, value: &[u8]) -> Result<(), SnapshotError> {
+        self.put(&[&(key.len() as u32).to_le_bytes(), &length.to_le_bytes(), key, value])?;
+        self.pairs += 1;
+        if self.bytes - self.synced >= SYNC_BYTES { self.sync() } else { Ok(()) }
+    }
+
+    fn finish(mut self, target: Target<'_>, apart: Option<Arc<Apart>>) -> Result<Sealed, SnapshotError> {
+        let foot = print_foot(apart.as_deref(), self.pairs, self.bytes);
+        self.put(&[&foot])?;
+        let checksum = self.hash.digest128();
+        self.put(&[&checksum.to_le_bytes()])?;
+        self.sync()?;
+        let Target { path, index, checkpoint, .. } = target;
+        Ok(Sealed { path: path.to_owned(), index, checkpoint, bytes: self.bytes, checksum, apart })
+    }
+
+    fn put(&mut self, parts: &[&[u8]]) -> Result<(), SnapshotError> {
+        for bytes in parts {
+            self.hash.update(bytes);
+            self.bytes += bytes.len() as u64;
+            let written = self.file.write_all(bytes);
+            self.done(written)?;
+        }
+        Ok(())
+    }
+
+    fn sync(&mut self) -> Result<(), SnapshotError> {
+        self.synced = self.bytes;
+        let synced = self.file.flush().and_then(|()| self.file.get_mut().sync_data());
+        self.done(synced)
+    }
+
+    /// The text is made for an error only: this is called several times for each pair.
+    fn done(&self, result: io::Result<()>) -> Result<(), SnapshotError> {
+        result.map_err(|error| disk_error(format_args!("writing {}", self.path.display()))(error))
     }
 }

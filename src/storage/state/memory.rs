@@ -85,7 +85,7 @@ impl Store for MemoryStore {
     fn freeze(&self) -> Result<Frozen, Fault> {
         let mut pairs = self.tree().pairs.clone();
         let checkpoint = pairs.remove(&checkpoint::key());
-        Ok(Frozen { checkpoint, pairs: Box::new(pairs.into_iter().map(Ok)) })
+        Ok(Frozen { checkpoint, pairs: Box::new(pairs.into_iter().map(Ok)), apart: None })
     }
 
     fn replace(&self, pairs: Pairs<'_>, checkpoint: Bytes) -> Result<(), Fault> {
