@@ -18,6 +18,7 @@ use tracing::{info, warn};
 
 use super::attempt::{Attempt, ForwardedAttempts};
 use super::elections::Signs;
+use super::held_notices::Hurry;
 use super::leader_write::LeaderWrite;
 use super::local_node::{LocalNode, lost_disk};
 use super::read_index::ReadIndex;
@@ -25,6 +26,7 @@ use super::replica::Raft;
 use super::sender::Sender;
 use super::types::Types;
 use super::{append_stream, snapshot_transfer, wire};
+use crate::events::EventSink;
 use crate::machine::Stamped;
 use crate::metrics::trace::{self, Tracer};
 use crate::planted::{self, Bug};
@@ -59,6 +61,9 @@ pub struct PeerService {
     pub clients: Handle,
     pub read_index: Arc<ReadIndex>,
     pub signs: Arc<Signs>,
+    pub hurry: Hurry,
+    /// Who listens for events here.
+    pub sink: Arc<dyn EventSink>,
     pub snapshots: Arc<Snapshots>,
     pub disk: Arc<dyn Disk>,
     /// Called with the cluster id when this node joins, before the first entry can arrive.
@@ -250,6 +255,8 @@ impl Peer for PeerService {
             Ok(index) => Outcome::Index(index),
             Err(error) => Outcome::Unavailable(error.to_string()),
         };
+        // The follower waits until it has applied everything up to this index.
+        self.hurry.now();
         Ok(Response::new(ReadIndexResponse { outcome: Some(outcome) }))
     }
 

@@ -31,6 +31,7 @@ use super::formation::announce::Announce;
 use super::formation::discovery::Discover;
 use super::formation::meeting::Meeting;
 use super::formation::record::{self, Who};
+use super::held_notices::Hurry;
 use super::housekeeping::{self, Cadence, Kept};
 use super::identity::{DataDir, Identity, IdentityError};
 use super::local_node::LocalNode;
@@ -332,7 +333,7 @@ impl Replica {
         let signs = Arc::new(Signs::new(times, settings.peer_timeout));
         let clients = threads.clients().clone();
         let channels = Arc::new(Channels::new(settings.sockets.clone(), settings.peer_tls.clone(), clients));
-        let peers = Peers { local, channels, disk: disk.clone(), signs: signs.clone() };
+        let peers = Peers { local, channels, disk: disk.clone(), signs: signs.clone(), hurry: Hurry::default() };
         let (log, writer) =
             Log::open(disk.clone(), &data_dir.log_dir(), RAFT_GROUP, settings.log).map_err(StartError::Log)?;
         let snapshots = Snapshots::open(disk.clone(), &data_dir.snapshot_dir()).map_err(StartError::Snapshot)?;
