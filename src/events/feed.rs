@@ -543,6 +543,11 @@ impl EventSink for Feed {
         }
     }
 
+    fn is_heard(&self) -> bool {
+        // Held while events are delivered: then somebody listens.
+        self.state.try_lock().map_or(true, |state| !state.bindings.is_empty())
+    }
+
     /// Every subscriber falls behind: the skipped events were never published here, but the new state stores them.
     fn jumped(&self, to: Position) {
         let mut state = locked(&self.state);

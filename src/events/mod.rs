@@ -62,6 +62,11 @@ pub trait EventSink: Send + Sync + 'static {
 
     /// The state was replaced by a later one of the same log (a snapshot). Events up to `_to` will not be published.
     fn jumped(&self, _to: Position) {}
+
+    /// Whether somebody may be waiting for events. Must not block.
+    fn is_heard(&self) -> bool {
+        true
+    }
 }
 
 /// No panic leaves the data behind these locks half changed, so a poisoned lock is still usable.

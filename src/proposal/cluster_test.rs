@@ -248,10 +248,8 @@ async fn leader_of(nodes: &[Node]) -> usize {
 async fn agree(nodes: &[Node]) {
     let last = nodes.iter().map(|node| node.adapter.replica().log().edges().last.unwrap().index).max().unwrap();
     for node in nodes {
-        let reached = move |metrics: &openraft::RaftMetrics<Types>| {
-            metrics.last_applied.is_some_and(|applied| applied.index >= last)
-        };
-        node.wait("everything is applied", reached).await;
+        let applied = node.adapter.replica().await_applied(last);
+        tokio::time::timeout(Duration::from_secs(60), applied).await.expect("everything is applied").unwrap();
     }
     let checkpoints: Vec<Checkpoint> = nodes.iter().map(|node| node.adapter.replica().checkpoint().unwrap()).collect();
     assert!(checkpoints.iter().all(|at| at.applied == checkpoints[0].applied), "{checkpoints:?}");

@@ -21,13 +21,14 @@ use crate::machine::entry::Body;
 use crate::machine::ids::Position;
 use crate::machine::json::Json;
 use crate::machine::message::{Message, Role};
-use crate::machine::refusal::Refusal;
+use crate::machine::refusal::{Fault, Refusal};
 use crate::mint::SystemMint;
 use crate::replication::RAFT_GROUP;
 use crate::replication::types::Types;
 use crate::storage::disk::watched::WatchedDisk;
 use crate::storage::state::Encoded;
 use crate::storage::state::memory::MemoryStore;
+use crate::storage::{Frozen, Pairs, Store};
 
 #[derive(Default)]
 struct Heard(Mutex<Vec<Position>>);
@@ -331,6 +332,54 @@ async fn a_failed_fsync_ends_the_node_and_a_restart_recovers() {
     let adapter = world.in_memory(world.settings()).await;
     assert_eq!(messages(&adapter, "before").await, 0);
     adapter.propose(Proposal::new(ensure("after"), soon())).await.unwrap();
+    adapter.shutdown().await;
+}
+
+/// A state that cannot be changed any more.
+#[derive(Default)]
+struct Stuck {
+    store: MemoryStore,
+    is_stuck: AtomicBool,
+}
+
+impl Store for Stuck {
+    fn read(&self, read: &mut dyn FnMut(&dyn View)) {
+        self.store.read(read);
+    }
+
+    fn commit_encoded(&self, changes: &Encoded<'_>, checkpoint: bytes::Bytes) -> Result<(), Fault> {
+        match self.is_stuck.load(Ordering::SeqCst) {
+            true => Err(Fault("the state is stuck".to_owned())),
+            false => self.store.commit_encoded(changes, checkpoint),
+        }
+    }
+
+    fn checkpoint(&self) -> Result<Option<bytes::Bytes>, Fault> {
+        self.store.checkpoint()
+    }
+
+    fn freeze(&self) -> Result<Frozen, Fault> {
+        self.store.freeze()
+    }
+
+    fn replace(&self, pairs: Pairs<'_>, checkpoint: bytes::Bytes) -> Result<(), Fault> {
+        self.store.replace(pairs, checkpoint)
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_entry_that_cannot_be_applied_ends_the_node() {
+    let (world, store) = (World::new(), Arc::new(Stuck::default()));
+    let adapter = RaftAdapter::start(world.settings(), Arc::new(SystemMint::default()), store.clone(), world.heard())
+        .await
+        .unwrap();
+    adapter.propose(Proposal::new(ensure("before"), soon())).await.unwrap();
+    store.is_stuck.store(true, Ordering::SeqCst);
+    let failed = adapter.propose(Proposal::new(ensure("during"), soon())).await;
+    assert!(matches!(failed, Err(AdapterError::OutcomeUnknown(_))), "{failed:?}");
+    let why = tokio::time::timeout(Duration::from_secs(10), adapter.replica().failed()).await.unwrap();
+    assert!(why.contains("the state is stuck"), "{why}");
+    assert!(!adapter.replica().is_running());
     adapter.shutdown().await;
 }
 

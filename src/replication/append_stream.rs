@@ -19,6 +19,7 @@ use tonic::{Status, Streaming};
 
 use super::entry_traces;
 use super::held_answers::{HeldAnswers, Unhurried};
+use super::held_notices::HeldNotice;
 use super::network::Connection;
 use super::peer_service::PeerService;
 use super::pieces::{self, Pieces};
@@ -51,6 +52,7 @@ struct Sending<'s, S> {
     /// Oldest first.
     in_flight: VecDeque<InFlight>,
     answer_due: Instant,
+    notice: HeldNotice,
 }
 
 /// A request that was not answered yet.
@@ -87,6 +89,7 @@ where
         Err(_) => return Err(connection.timed_out(within).into()),
     };
     let sending = Sending {
+        notice: connection.held_notice(),
         connection,
         input,
         requests: Some(requests),
@@ -106,6 +109,7 @@ where
         let mut this = sending?;
         loop {
             let may_send = this.requests.is_some() && this.in_flight.len() < IN_FLIGHT_MAX;
+            let holds = may_send && this.notice.is_held();
             tokio::select! {
                 biased;
                 answer = this.answers.next() => {
@@ -114,16 +118,26 @@ where
                         Err(status) => Some((Err(this.connection.refused(status).into()), None)),
                     };
                 }
-                request = this.input.next(), if may_send => match request {
-                    Some(request) => {
-                        if !this.send(request) {
-                            let why = this.connection.unreachable(&"the stream of entries was interrupted");
-                            return Some((Err(why.into()), None));
-                        }
+                request = this.input.next(), if may_send => {
+                    let ends = request.is_none();
+                    let due = match request {
+                        Some(request) => this.notice.pass(request),
+                        None => this.notice.take(),
+                    };
+                    if !this.send(due) {
+                        return Some((Err(this.interrupted()), None));
                     }
-                    // The follower answers what is in flight, and then the call ends.
-                    None => this.requests = None,
-                },
+                    if ends {
+                        // The follower answers what is in flight, and then the call ends.
+                        this.requests = None;
+                    }
+                }
+                () = this.notice.due(), if holds => {
+                    let due = this.notice.take();
+                    if !this.send(due) {
+                        return Some((Err(this.interrupted()), None));
+                    }
+                }
                 () = sleep_until(this.answer_due), if !this.in_flight.is_empty() => {
                     let within = this.in_flight.front().map_or(Duration::ZERO, |late| late.answer_within);
                     return Some((Err(this.connection.timed_out(within).into()), None));
@@ -132,8 +146,13 @@ where
         }
     }
 
+    fn interrupted(&self) -> RPCError<Types> {
+        self.connection.unreachable(&"the stream of entries was interrupted").into()
+    }
+
     /// Returns false if the call has ended.
-    fn send(&mut self, request: AppendEntriesRequest<Types>) -> bool {
+    fn send(&mut self, request: Option<AppendEntriesRequest<Types>>) -> bool {
+        let Some(request) = request else { return true };
         let (request, in_flight) = prepare(self.connection, None, request);
         if self.in_flight.is_empty() {
             self.answer_due = Instant::now() + in_flight.answer_within;
@@ -148,6 +167,7 @@ where
             let why = self.connection.unreachable(&"it answered a request that was never sent");
             return Some((Err(why.into()), None));
         };
+        self.notice.nobody_listens = answer.nobody_listens;
         let next = self.in_flight.front().map_or(Duration::ZERO, |next| next.answer_within);
         self.answer_due = Instant::now() + next;
         let answer = match wire::appended_from_proto(answer) {
@@ -215,12 +235,16 @@ pub fn receive(
         }
         async move { request }
     });
+    let sink = node.sink.clone();
     let answers = raft.stream_append(decoded).map(move |answer| {
         if let Some(spans) = &ended {
             drop(lock(spans).pop_front());
         }
         match answer {
-            Ok(result) => Ok(wire::appended_to_proto(&result.into())),
+            Ok(result) => {
+                let answer = wire::appended_to_proto(&result.into());
+                Ok(AppendResponse { nobody_listens: !sink.is_heard(), ..answer })
+            }
             Err(fatal) => Err(Status::unavailable(format!("this node has stopped: {fatal}"))),
         }
     });

@@ -15,7 +15,8 @@ use super::leader::Leader;
 use super::replica::Replica;
 use super::types::{Reply, Types};
 use crate::events::EventSink;
-use crate::machine::apply::long::bounded;
+use crate::machine::apply::long::{bounded, may_be_long};
+use crate::machine::level::FIRST;
 use crate::machine::long::Steps;
 use crate::machine::refusal::Fault;
 use crate::machine::stamp::Stamp;
@@ -44,6 +45,28 @@ const LARGE_COMMAND_BYTES: usize = 1 << 20;
 impl LeaderWrite {
     pub fn new(replica: Arc<Replica>, mint: Arc<dyn Mint>, sink: Arc<dyn EventSink>, steps: Steps) -> LeaderWrite {
         LeaderWrite { replica, mint, sink, steps, large: Semaphore::new(1) }
+    }
+
+    /// Whether an attempt at this command reads nothing before it is in the log, so that it may begin on the thread of
+    /// consensus: an append without an id, which most forwarded commands are.
+    pub fn reads_nothing(stamped: &Stamped) -> bool {
+        match &stamped.command {
+            Command::Append(append) => append.entry_id.is_none() && stamped.command.level() == FIRST,
+            Command::Create(_)
+            | Command::Ensure(_)
+            | Command::SetMeta(_)
+            | Command::SetStatus(_)
+            | Command::Delete(_)
+            | Command::AppendMany(_)
+            | Command::UpdateMessage(_)
+            | Command::Fork(_)
+            | Command::SetActiveLeaf(_)
+            | Command::Import(_)
+            | Command::Store(_)
+            | Command::Feed(_)
+            | Command::Beside(_)
+            | Command::Long(_) => false,
+        }
     }
 
     /// Makes one attempt. The stamp in `stamped` is replaced by this node's.
@@ -81,6 +104,9 @@ impl LeaderWrite {
                     }
                 }
             }
+        }
+        if !may_be_long(&stamped.command) {
+            return self.write(stamped, deadline).await;
         }
         // A long session is deleted and forked in many small commands.
         match with_view(&**self.replica.store(), |view| bounded(view, &stamped.command, self.steps)) {

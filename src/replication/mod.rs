@@ -23,6 +23,8 @@ pub mod wire;
 mod pieces;
 mod entry_traces;
 mod held_answers;
+mod held_notices;
+mod failure;
 mod append_stream;
 pub mod network;
 pub mod sender;

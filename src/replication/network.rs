@@ -24,6 +24,7 @@ use tracing::warn;
 use super::append_stream;
 use super::channels::{Channels, Purpose};
 use super::elections::Signs;
+use super::held_notices::{HeldNotice, Hurry};
 use super::local_node::LocalNode;
 use super::snapshot_transfer;
 use super::state_machine::off_runtime;
@@ -47,6 +48,7 @@ pub struct Peers {
     pub channels: Arc<Channels>,
     pub disk: Arc<dyn Disk>,
     pub signs: Arc<Signs>,
+    pub hurry: Hurry,
 }
 
 /// Reaches one peer.
@@ -133,6 +135,10 @@ impl Connection {
             Ok(Err(status)) => Err(self.refused(status)),
             Err(_) => Err(self.timed_out_on(purpose, within)),
         }
+    }
+
+    pub(super) fn held_notice(&self) -> HeldNotice {
+        HeldNotice::new(&self.peers.hurry)
     }
 
     pub(super) fn client(&self) -> Result<PeerClient<Channel>, Unreachable<Types>> {

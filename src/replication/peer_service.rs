@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use futures::future::join_all;
 use futures::stream::BoxStream;
 use openraft::async_runtime::WatchReceiver;
@@ -17,6 +18,7 @@ use tracing::{info, warn};
 
 use super::attempt::{Attempt, ForwardedAttempts};
 use super::elections::Signs;
+use super::held_notices::Hurry;
 use super::leader_write::LeaderWrite;
 use super::local_node::{LocalNode, lost_disk};
 use super::read_index::ReadIndex;
@@ -24,22 +26,29 @@ use super::replica::Raft;
 use super::sender::Sender;
 use super::types::Types;
 use super::{append_stream, snapshot_transfer, wire};
+use crate::events::EventSink;
+use crate::machine::Stamped;
 use crate::metrics::trace::{self, Tracer};
 use crate::planted::{self, Bug};
 use crate::proto::peer::peer_server::Peer;
 use crate::proto::peer::read_index_response::Outcome;
 use crate::proto::peer::snapshot_part::Part;
 use crate::proto::peer::{
-    AppendRequest, AppendResponse, ForwardRequest, ForwardResponse, Forwarded, Hop, InviteRequest, InviteResponse,
-    ReadIndexRequest, ReadIndexResponse, SnapshotPart, SnapshotResponse, TransferLeaderRequest, TransferLeaderResponse,
-    VoteRequest, VoteResponse,
+    AppendRequest, AppendResponse, ForwardOutcome, ForwardRequest, ForwardResponse, Forwarded, Hop, InviteRequest,
+    InviteResponse, ReadIndexRequest, ReadIndexResponse, SnapshotPart, SnapshotResponse, TransferLeaderRequest,
+    TransferLeaderResponse, VoteRequest, VoteResponse,
 };
 use crate::storage::disk::Disk;
 use crate::storage::log::command::Order;
+use crate::storage::log::record::Unreadable;
 use crate::storage::snapshot::{Sealed, Snapshots};
 
 /// The longest time a forwarded mutation may take here, whatever its sender asks for.
 const FORWARD_MAX: Duration = Duration::from_secs(60);
+
+/// A lone mutation of at most so many bytes begins on the thread of consensus, if nothing is read for it. Decoding it takes
+/// some microseconds, less than two switches of threads.
+const AT_ONCE_BYTES: usize = 16 << 10;
 
 /// The span of one attempt at a mutation on the leader.
 pub const PROPOSE: &str = "propose";
@@ -52,6 +61,9 @@ pub struct PeerService {
     pub clients: Handle,
     pub read_index: Arc<ReadIndex>,
     pub signs: Arc<Signs>,
+    pub hurry: Hurry,
+    /// Who listens for events here.
+    pub sink: Arc<dyn EventSink>,
     pub snapshots: Arc<Snapshots>,
     pub disk: Arc<dyn Disk>,
     /// Called with the cluster id when this node joins, before the first entry can arrive.
@@ -92,19 +104,20 @@ impl ForwardedWrites {
         ForwardedWrites { leader_write, attempts: Arc::default(), tracer }
     }
 
-    async fn attempt(&self, mutation: Forwarded, term: u64) -> Attempt {
+    /// Makes one attempt at a mutation.
+    async fn answer(&self, mutation: Mutation, term: u64) -> ForwardOutcome {
         let span = self.tracer.as_ref().and_then(|tracer| tracer.remote(&mutation.trace, PROPOSE));
-        trace::within(span.as_ref(), self.attempt_here(mutation, term)).await
+        wire::attempt_to_proto(trace::within(span.as_ref(), self.attempt(mutation, term)).await)
     }
 
-    async fn attempt_here(&self, mutation: Forwarded, term: u64) -> Attempt {
+    async fn attempt(&self, mutation: Mutation, term: u64) -> Attempt {
         let raft = self.leader_write.replica.raft();
-        let mut stamped = match Order::read(mutation.command) {
-            Ok(order) => order.into_stamped(),
+        let mut stamped = match mutation.read {
+            Ok(stamped) => stamped,
             // The other mutations in the same call are not affected.
             Err(error) => return Attempt::Unavailable(format!("the leader cannot read the mutation: {error}")),
         };
-        let deadline = Instant::now() + Duration::from_millis(mutation.remaining_ms).min(FORWARD_MAX);
+        let deadline = mutation.deadline;
         match self.attempts.begin(stamped.request_id, stamped.is_retry) {
             None => Attempt::Unknown("an earlier attempt is still in progress".to_owned()),
             Some(_) if raft.server_metrics().borrow_watched().vote.leader_id.term != term => Attempt::NotLeader(None),
@@ -113,6 +126,26 @@ impl ForwardedWrites {
                 self.leader_write.attempt(stamped, deadline).await
             }
         }
+    }
+}
+
+/// A mutation that another node received, decoded.
+struct Mutation {
+    read: Result<Stamped, Unreadable>,
+    deadline: Instant,
+    trace: Bytes,
+}
+
+impl Mutation {
+    fn read(spelled: Forwarded) -> Mutation {
+        let read = Order::read(spelled.command).map(Order::into_stamped);
+        let deadline = Instant::now() + Duration::from_millis(spelled.remaining_ms).min(FORWARD_MAX);
+        Mutation { read, deadline, trace: spelled.trace }
+    }
+
+    /// Whether the attempt may begin on the thread of consensus.
+    fn is_quick(&self) -> bool {
+        self.read.as_ref().is_ok_and(LeaderWrite::reads_nothing)
     }
 }
 
@@ -222,20 +255,26 @@ impl Peer for PeerService {
             Ok(index) => Outcome::Index(index),
             Err(error) => Outcome::Unavailable(error.to_string()),
         };
+        // The follower waits until it has applied everything up to this index.
+        self.hurry.now();
         Ok(Response::new(ReadIndexResponse { outcome: Some(outcome) }))
     }
 
     async fn forward(&self, request: Request<ForwardRequest>) -> Result<Response<ForwardResponse>, Status> {
         let (sender, request) = (Sender::of(&request), request.into_inner());
         self.check(&sender, request.hop.as_ref())?;
-        let forwarded = self.forwarded.clone();
+        let (forwarded, term, mut mutations) = (self.forwarded.clone(), request.term, request.mutations);
+        let mut lone = None;
+        if mutations.len() == 1 {
+            lone = mutations.pop_if(|one| one.command.len() <= AT_ONCE_BYTES).map(Mutation::read);
+        }
+        if let Some(quick) = lone.take_if(|lone| lone.is_quick()) {
+            return Ok(Response::new(ForwardResponse { outcomes: vec![forwarded.answer(quick, term).await] }));
+        }
         let outcomes = self.clients.spawn(async move {
             // Concurrently: the mutations share the log's next write, and none waits for the answer of another.
-            let attempts = request
-                .mutations
-                .into_iter()
-                .map(|mutation| async { wire::attempt_to_proto(forwarded.attempt(mutation, request.term).await) });
-            join_all(attempts).await
+            let mutations = lone.into_iter().chain(mutations.into_iter().map(Mutation::read));
+            join_all(mutations.map(|mutation| forwarded.answer(mutation, term))).await
         });
         // A caller that is gone takes its attempts along.
         let outcomes = AbortOnDropHandle::new(outcomes).await.map_err(stopped)?;

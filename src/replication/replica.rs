@@ -25,11 +25,13 @@ use super::client_urls::{ClientUrl, ClientUrls};
 use super::cluster_clock::ClusterClock;
 use super::disk_space::{DiskSpace, FreeBytes};
 use super::elections::{ElectionTimes, Elections, Signs, VOTE_REQUEST_MAX};
+use super::failure::Failure;
 use super::figures::Figures;
 use super::formation::announce::Announce;
 use super::formation::discovery::Discover;
 use super::formation::meeting::Meeting;
 use super::formation::record::{self, Who};
+use super::held_notices::Hurry;
 use super::housekeeping::{self, Cadence, Kept};
 use super::identity::{DataDir, Identity, IdentityError};
 use super::local_node::LocalNode;
@@ -289,7 +291,7 @@ pub struct Replica {
     snapshots: Arc<Snapshots>,
     /// The index after the last applied entry.
     next_index: watch::Receiver<u64>,
-    failure: watch::Receiver<Option<String>>,
+    failure: Failure,
     /// Aborted with the replica.
     _housekeeping: AbortOnDropHandle<()>,
     _elections: AbortOnDropHandle<()>,
@@ -331,7 +333,7 @@ impl Replica {
         let signs = Arc::new(Signs::new(times, settings.peer_timeout));
         let clients = threads.clients().clone();
         let channels = Arc::new(Channels::new(settings.sockets.clone(), settings.peer_tls.clone(), clients));
-        let peers = Peers { local, channels, disk: disk.clone(), signs: signs.clone() };
+        let peers = Peers { local, channels, disk: disk.clone(), signs: signs.clone(), hurry: Hurry::default() };
         let (log, writer) =
             Log::open(disk.clone(), &data_dir.log_dir(), RAFT_GROUP, settings.log).map_err(StartError::Log)?;
         let snapshots = Snapshots::open(disk.clone(), &data_dir.snapshot_dir()).map_err(StartError::Snapshot)?;
@@ -357,7 +359,8 @@ impl Replica {
         } else {
             tokio::spawn(writer.run());
         }
-        let apply = threads.apply_with(applier, settings.apply_delay.clone()).map_err(no_thread)?;
+        let mut apply = threads.apply_with(applier, settings.apply_delay.clone()).map_err(no_thread)?;
+        let apply_failure = apply.failure();
         let figures = Arc::new(Figures::default());
         let (free, min_free) = (settings.free_bytes.clone(), settings.min_free_bytes);
         let disk_space = Arc::new(DiskSpace::new(settings.node_id, free, min_free));
@@ -369,7 +372,7 @@ impl Replica {
         // The tasks that this function starts from here on belong to consensus.
         let replica = {
             let _consensus = threads.consensus().enter();
-            let failure = watch_for_failure(&raft, figures.clone());
+            let failure = Failure::watch(raft.clone(), figures.clone(), apply_failure);
             let membership = Arc::new(MembershipChanges::new(raft.clone(), peers.clone(), store.clone()));
             let kept = Kept {
                 log: log.clone(),
@@ -473,7 +476,7 @@ impl Replica {
     /// Returns when the entry with this index is applied here.
     pub async fn await_applied(&self, index: u64) -> Result<(), Stopped> {
         let mut next_index = self.next_index.clone();
-        let mut failure = self.failure.clone();
+        let mut failure = self.failure.why.clone();
         tokio::select! {
             reached = next_index.wait_for(|next| *next > index) => {
                 reached.map(|_| ()).map_err(|_| Stopped("the state machine has stopped".to_owned()))
@@ -605,7 +608,7 @@ impl Replica {
     /// Resolves with the reason when consensus has failed and the process must end. Never resolves after an orderly
     /// shutdown.
     pub async fn failed(&self) -> String {
-        let mut failure = self.failure.clone();
+        let mut failure = self.failure.why.clone();
         if let Ok(why) = failure.wait_for(Option::is_some).await
             && let Some(why) = why.clone()
         {
@@ -655,37 +658,4 @@ fn founders(disk: &dyn Disk, settings: &RaftSettings) -> Result<Option<BTreeMap<
         Peer { address, instance, name }
     };
     Ok(founding.map(|founding| (1..).zip(founding.members.iter().map(peer)).collect()))
-}
-
-/// Watches for a failure of consensus: a storage failure or a bug. Counts the leaders on the way.
-fn watch_for_failure(raft: &Raft, figures: Arc<Figures>) -> watch::Receiver<Option<String>> {
-    let (failure, failed) = watch::channel(None);
-    // Server metrics change with leader, vote and membership only; the metrics with the reason change with every entry.
-    // Both end with consensus.
-    let (mut server_metrics, metrics) = (raft.server_metrics(), raft.metrics());
-    tokio::spawn(async move {
-        let mut leader = None;
-        loop {
-            let (term, now) = {
-                let metrics = server_metrics.borrow_watched();
-                (metrics.vote.leader_id.term, metrics.current_leader)
-            };
-            if now.is_some() && leader != Some((term, now)) {
-                leader = Some((term, now));
-                figures.leader_changes.count();
-            }
-            if server_metrics.changed().await.is_err() {
-                break;
-            }
-        }
-        let state = metrics.borrow_watched().running_state.clone();
-        match state {
-            Ok(()) | Err(openraft::errors::Fatal::Stopped) => {}
-            Err(fatal) => {
-                error!(why = %fatal, "consensus has failed; this node must be restarted");
-                failure.send_replace(Some(fatal.to_string()));
-            }
-        }
-    });
-    failed
 }

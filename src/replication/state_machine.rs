@@ -47,7 +47,7 @@ impl StateMachine {
 
     async fn apply_batch(&mut self, batch: Vec<EntryResponder<Types>>) -> io::Result<()> {
         let figures = self.figures.clone();
-        let applied = self.apply.run(move |applier| {
+        let begun = self.apply.begin(move |applier| {
             let mut began = Instant::now();
             for (entry, responder) in batch {
                 let reply = |reply| {
@@ -62,7 +62,7 @@ impl StateMachine {
             }
             Ok(())
         });
-        applied.await?.map_err(io_error)
+        begun.await
     }
 }
 

@@ -13,11 +13,12 @@ use tokio::sync::{mpsc, oneshot};
 use tracing::error;
 
 use super::apply::Applier;
+use crate::machine::refusal::Fault;
 
 /// The time for blocking work (a snapshot that is being written) to notice that its node stops.
 const BLOCKING_WORK_MAX: Duration = Duration::from_secs(5);
 
-/// Work that waits for the apply thread. openraft applies one batch at a time.
+/// Work that waits for the apply thread, which are batches of entries mostly.
 const APPLY_QUEUE: usize = 4;
 
 pub struct Threads {
@@ -102,14 +103,17 @@ impl Drop for Threads {
     }
 }
 
-type Work = Box<dyn FnOnce(&mut Applier) + Send>;
+type Work = Box<dyn FnOnce(&mut Applier) -> Result<(), Fault> + Send>;
 
 /// How long the next work of a simulated apply thread takes. Zero outside of a simulation.
 pub type ApplyDelay = Arc<dyn Fn() -> Duration + Send + Sync>;
 
+/// Resolves when work that nobody waits for has failed.
+pub type ApplyFailure = oneshot::Receiver<Fault>;
+
 /// The applier on its thread.
 pub enum ApplyThread {
-    Own(mpsc::Sender<Work>),
+    Own(mpsc::Sender<Work>, Option<ApplyFailure>),
     /// On the thread of the caller, for a simulation.
     Here(Box<Applier>, ApplyDelay),
 }
@@ -121,16 +125,41 @@ impl ApplyThread {
 
     fn start(mut applier: Applier) -> io::Result<(ApplyThread, JoinHandle<()>)> {
         let (work, mut queue) = mpsc::channel::<Work>(APPLY_QUEUE);
+        let (failed, failure) = oneshot::channel();
         let apply = move || {
             while let Some(work) = queue.blocking_recv() {
-                work(&mut applier);
+                if let Err(fault) = work(&mut applier) {
+                    // Nothing is applied after it. The receiver is gone if the node stops already.
+                    let _ = failed.send(fault);
+                    return;
+                }
             }
         };
         let handle = std::thread::Builder::new().name("apply".to_owned()).spawn(apply)?;
-        Ok((ApplyThread::Own(work), handle))
+        Ok((ApplyThread::Own(work, Some(failure)), handle))
     }
 
-    /// Runs work with the applier.
+    /// Tells of a failure of work that was begun. `None` if whoever begins it waits for it.
+    pub fn failure(&mut self) -> Option<ApplyFailure> {
+        match self {
+            ApplyThread::Own(_, failure) => failure.take(),
+            ApplyThread::Here(..) => None,
+        }
+    }
+
+    /// Begins work with the applier, after all work before. Waits only for a place in the queue: nothing on the thread of
+    /// consensus needs to know when entries are applied, and so it is not woken for it.
+    pub async fn begin(
+        &mut self,
+        work: impl FnOnce(&mut Applier) -> Result<(), Fault> + Send + 'static,
+    ) -> io::Result<()> {
+        match self {
+            ApplyThread::Own(queue, _) => queue.send(Box::new(work)).await.map_err(|_| gone()),
+            ApplyThread::Here(..) => self.run(work).await?.map_err(io::Error::other),
+        }
+    }
+
+    /// Runs work with the applier, after all work before, and waits for its result.
     pub async fn run<R: Send + 'static>(
         &mut self,
         work: impl FnOnce(&mut Applier) -> R + Send + 'static,
@@ -143,14 +172,20 @@ impl ApplyThread {
                 }
                 Ok(work(applier))
             }
-            ApplyThread::Own(queue) => {
-                let gone = || io::Error::other("the thread that applies entries has ended");
+            ApplyThread::Own(queue, _) => {
                 let (reply, result) = oneshot::channel();
-                // The receiver is gone if the node was stopped meanwhile.
-                let work: Work = Box::new(move |applier| drop(reply.send(work(applier))));
+                let work: Work = Box::new(move |applier| {
+                    // The receiver is gone if the node was stopped meanwhile.
+                    let _ = reply.send(work(applier));
+                    Ok(())
+                });
                 queue.send(work).await.map_err(|_| gone())?;
                 result.await.map_err(|_| gone())
             }
         }
     }
+}
+
+fn gone() -> io::Error {
+    io::Error::other("the thread that applies entries has ended")
 }

@@ -113,7 +113,7 @@ pub fn appended_to_proto(response: &AppendEntriesResponse<Types>) -> peer::Appen
         AppendEntriesResponse::Conflict => Outcome::Conflict(peer::Conflict {}),
         AppendEntriesResponse::HigherVote(vote) => Outcome::HigherVote(types::our_vote(vote).to_proto()),
     };
-    peer::AppendResponse { outcome: Some(outcome) }
+    peer::AppendResponse { outcome: Some(outcome), nobody_listens: false }
 }
 
 pub fn appended_from_proto(spelled: peer::AppendResponse) -> Result<AppendEntriesResponse<Types>, Status> {
@@ -250,6 +250,6 @@ mod tests {
         let mut without_payload = request(4, &[5]);
         without_payload.entries[0].payload = None;
         assert!(append_from_proto(without_payload).unwrap_err().message().contains("no payload"));
-        assert!(appended_from_proto(peer::AppendResponse { outcome: None }).is_err());
+        assert!(appended_from_proto(peer::AppendResponse::default()).is_err());
     }
 }

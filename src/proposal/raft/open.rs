@@ -150,6 +150,8 @@ fn serve_peers(
         clients: threads.clients().clone(),
         read_index: replica.read_index().clone(),
         signs: replica.membership().peers.signs.clone(),
+        hurry: replica.membership().peers.hurry.clone(),
+        sink: leader_write.sink.clone(),
         snapshots: replica.snapshots().clone(),
         disk: replica.disk().clone(),
         on_cluster: on_cluster.clone(),

@@ -85,7 +85,8 @@ fn good(kind: usize) -> Vec<u8> {
         2 => peer::VoteResponse { vote: vote(), granted: true, last_log: id(3) }.encode_to_vec(),
         3 => {
             let matched = peer::Matched { upto: id(8) };
-            peer::AppendResponse { outcome: Some(peer::append_response::Outcome::Partial(matched)) }.encode_to_vec()
+            let outcome = Some(peer::append_response::Outcome::Partial(matched));
+            peer::AppendResponse { outcome, nobody_listens: true }.encode_to_vec()
         }
         4 => header.encode_to_vec(),
         5 => peer::TransferLeaderRequest { hop: hop(), from: vote(), to: 2, last_log: id(3) }.encode_to_vec(),

@@ -102,6 +102,28 @@ pub fn apply(view: &dyn View, stamp: &Stamp, work: &LongWork) -> Result<Outcome,
     }
 }
 
+/// Whether `bounded` may change a command. It reads the state to find out.
+pub fn may_be_long(command: &Command) -> bool {
+    match command {
+        Command::Delete(_)
+        | Command::Store(StoreWrite::Session(_, SessionChange::DeleteEntries))
+        | Command::Import(_)
+        | Command::Fork(_) => true,
+        Command::Create(_)
+        | Command::Ensure(_)
+        | Command::SetMeta(_)
+        | Command::SetStatus(_)
+        | Command::Append(_)
+        | Command::AppendMany(_)
+        | Command::UpdateMessage(_)
+        | Command::SetActiveLeaf(_)
+        | Command::Store(_)
+        | Command::Feed(_)
+        | Command::Beside(_)
+        | Command::Long(_) => false,
+    }
+}
+
 /// The form of a command that applies a bounded number of records; `None` if it is bounded as it is. A node calls it
 /// before it stamps a command. Short sessions keep the plain commands, which every version reads.
 pub fn bounded(view: &dyn View, command: &Command, steps: Steps) -> Result<Option<Command>, Fault> {
