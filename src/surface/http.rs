@@ -15,7 +15,6 @@ use axum::extract::{Path, Query, Request, State};
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use axum::response::{IntoResponse, Redirect, Response};
 use axum::routing::{get, post};
-use bytes::BytesMut;
 use futures::StreamExt;
 use hyper_util::rt::TokioIo;
 use serde::Deserialize;
@@ -40,13 +39,14 @@ use super::probes::Readiness;
 use super::scrapes::Scrapes;
 use super::sidecar::NAME;
 use super::socket::handshake::{self, HandshakeError};
-use super::socket::intake::{Pace, Room};
+use super::socket::intake::{Pace, Room, capacity_for};
 use super::socket::{self, CloseReason, Text};
 use super::watch::WatchService;
 use super::{
     account, cluster, console, feed_status, history, login, model, openapi, origin, probes, scrapes, sse, watch,
 };
 use crate::access::{Action, Credentials, Identity, LoginError, audit};
+use crate::requests::Printed;
 
 /// The largest piece of a response that is handed to a connection at once. The rest waits here, where it is counted.
 const PIECE_BYTES: usize = 64 << 10;
@@ -470,7 +470,7 @@ async fn call(
         Ok(answer)
     };
     match answer.await {
-        Ok(result) => large_text(&port, result.into_text()),
+        Ok(result) => large_text(&port, result),
         // The error object of the client that served the call is forwarded unchanged.
         Err(CallError::Client(raw)) => json_text(status(Kind::ClientFailed), format!("{{\"error\":{raw}}}")),
         Err(failed) => error(failed.kind(), &failed.message()),
@@ -489,7 +489,7 @@ pub async fn read_body(port: &Port, request: Request) -> Result<(Text, Room), Ht
     let mut pace = Pace::new();
     let mut wait_max = port.bus.gate().service().call_timeout();
     let mut parts = request.into_body().into_data_stream();
-    let mut bytes = BytesMut::new();
+    let mut bytes = Vec::new();
     loop {
         let part = match timeout_at(pace.due, parts.next()).await {
             Ok(Some(Ok(part))) => part,
@@ -502,38 +502,49 @@ pub async fn read_body(port: &Port, request: Request) -> Result<(Text, Room), Ht
             return Err(HttpError::BodyTooLarge { max });
         }
         let asked = Instant::now();
-        if timeout(wait_max, room.grow_to(bytes.len() + part.len())).await.is_err() {
+        let capacity = capacity_for(bytes.len() + part.len(), bytes.capacity(), announced);
+        if timeout(wait_max, room.grow_to(bytes.len() + part.len(), capacity)).await.is_err() {
             return Err(HttpError::NoRoom);
         }
         wait_max = wait_max.saturating_sub(asked.elapsed());
+        bytes.reserve_exact(capacity - bytes.len());
         bytes.extend_from_slice(&part);
         pace.arrived(bytes.len(), asked.elapsed());
     }
     if bytes.is_empty() {
         return Ok((Text::from_static("{}"), room));
     }
-    let text = Text::try_from(bytes.freeze()).map_err(|_| HttpError::BodyNotText)?;
+    let text = Text::try_from(Bytes::from(bytes)).map_err(|_| HttpError::BodyNotText)?;
     Ok((text, room))
 }
 
 /// A response. A large one is counted until the client has read it.
-fn large_text(port: &Port, text: String) -> Response {
-    if text.len() <= PIECE_BYTES {
-        return json_text(StatusCode::OK, text);
+fn large_text(port: &Port, printed: Printed) -> Response {
+    let length = printed.len();
+    if length <= PIECE_BYTES {
+        return json_text(StatusCode::OK, printed.into_text());
     }
     // Only reads have large responses, so a refusal here leaves no outcome unknown.
-    let room = match text.len() > COUNTED_BYTES {
-        true => match port.bus.room_for_response(text.len()) {
+    let room = match length > COUNTED_BYTES {
+        true => match port.bus.room_for_response(length) {
             Some(room) => Some(room),
             None => return HttpError::UnreadResponses.into_response(),
         },
         false => None,
     };
-    let length = text.len();
-    let rest = (Bytes::from(text), room);
-    let pieces = futures::stream::unfold(rest, |(mut text, room)| async move {
-        let piece = text.split_to(text.len().min(PIECE_BYTES));
-        (!piece.is_empty()).then_some((Ok::<_, Infallible>(piece), (text, room)))
+    // The parts of a page are shared with what they come from: they are not copied.
+    let (first, shared) = printed.into_parts();
+    let shared = shared.into_iter().flat_map(|(shared, text)| [shared, Bytes::from(text)]);
+    let parts = std::iter::once(Bytes::from(first)).chain(shared).filter(|part| !part.is_empty());
+    let pieces = parts.flat_map(|mut part| {
+        std::iter::from_fn(move || {
+            let piece = part.split_to(part.len().min(PIECE_BYTES));
+            (!piece.is_empty()).then_some(piece)
+        })
+    });
+    let pieces = futures::stream::iter(pieces).map(move |piece| {
+        let _counted = &room;
+        Ok::<_, Infallible>(piece)
     });
     let headers = [
         (header::CONTENT_TYPE, HeaderValue::from_static("application/json")),
