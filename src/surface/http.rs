@@ -32,7 +32,7 @@ use super::cluster::Operator;
 use super::endpoint::LiveLimits;
 use super::errors::{CallError, Kind};
 use super::fair_share::CallerKey;
-use super::gate::{Call, Caller, Door, check_open, trace_of};
+use super::gate::{Call, Caller, Door, Gate, check_open, trace_of};
 use super::gateway::{self, Gateway};
 use super::history::History;
 use super::probes::Readiness;
@@ -246,6 +246,7 @@ pub fn routes(port: Port) -> Router {
 
 /// Answers one request.
 pub async fn answer(port: Port, routes: Router, request: Request, peer: SocketAddr, place: Place) -> Response {
+    let from = account::From { peer, arrived: Instant::now() };
     let allowed = port.limits.allowed();
     // Behind TLS the certificate proves the name, so a page of another site cannot pass for this one.
     if !port.speaks_tls
@@ -263,7 +264,7 @@ pub async fn answer(port: Port, routes: Router, request: Request, peer: SocketAd
     {
         return refused.into_response();
     }
-    origin::readable_by(reader, admitted(port, routes, request, upgrades, peer, place).await)
+    origin::readable_by(reader, admitted(port, routes, request, upgrades, from, place).await)
 }
 
 /// Answers a request whose host and origin are right.
@@ -272,9 +273,10 @@ async fn admitted(
     routes: Router,
     mut request: Request,
     upgrades: bool,
-    peer: SocketAddr,
+    from: account::From,
     place: Place,
 ) -> Response {
+    let peer = from.peer;
     // The session model has tokens of its own.
     if model::owns(request.uri().path()) {
         return match upgrades {
@@ -325,7 +327,7 @@ async fn admitted(
         };
         return watch::answer(service, request).await;
     }
-    request.extensions_mut().insert(account::From(peer));
+    request.extensions_mut().insert(from);
     // The router never fails: its error type has no values.
     routes.oneshot(request).await.unwrap_or_else(|never| match never {})
 }
@@ -433,7 +435,8 @@ async fn call(
         Err(rejection) => return HttpError::Query(rejection.body_text()).into_response(),
     };
     let caller = Caller { door: Door::Http, identity: identity_of(&request) };
-    let key = CallerKey::of(&caller.identity, CallerKey::Connection(account::peer_of(&request)));
+    let account::From { peer, arrived } = account::origin_of(&request);
+    let key = CallerKey::of(&caller.identity, CallerKey::Connection(peer));
     let gate = port.bus.gate();
     if let Err(refused) = gate.check_access(&caller.identity, &function) {
         gate.refused_early(&caller, &function);
@@ -442,7 +445,7 @@ async fn call(
     let forwards = port.bus.forwards(&realm_of(&caller.identity), &function);
     if !forwards && let Err(busy) = gate.check_queue(&key) {
         discard_small(request.into_body(), DISCARD_MAX_BUSY).await;
-        return try_later(&busy);
+        return try_later(gate, &busy, arrived);
     }
     let trace = trace_of(request.headers().get("traceparent").and_then(|value| value.to_str().ok()));
     let (body, room) = match read_body(&port, request).await {
@@ -457,7 +460,7 @@ async fn call(
     };
     let mut admitted = match admitted {
         Ok(admitted) => admitted,
-        Err(busy) => return try_later(&busy),
+        Err(busy) => return try_later(gate, &busy, arrived),
     };
     drop(room);
     let answer = async {
@@ -554,8 +557,8 @@ fn large_text(port: &Port, printed: Printed) -> Response {
 }
 
 /// A call that was not admitted. Nothing was done, and the node may have room in a moment.
-fn try_later(busy: &CallError) -> Response {
-    let later = [(header::RETRY_AFTER, HeaderValue::from_static("1"))];
+fn try_later(gate: &Gate, busy: &CallError, arrived: Instant) -> Response {
+    let later = [(header::RETRY_AFTER, HeaderValue::from(gate.tells_refusal(arrived.elapsed())))];
     (later, error(busy.kind(), &busy.message())).into_response()
 }
 
