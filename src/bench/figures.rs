@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 /// Timings of one repeated request.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Clone)]
 pub struct Timings {
     taken: Vec<Duration>,
 }

@@ -22,6 +22,7 @@ use super::report::{Figure, Goal, Ratio, Report, System};
 use super::systems::Systems;
 use super::target::Target;
 use super::text::{Messages, message, words};
+use super::usage::Usage;
 use super::window::{ANSWER_MAX, Sample};
 use crate::node::descriptors::make_room;
 
@@ -87,6 +88,8 @@ pub struct HostileArgs {
 struct Beside {
     part: Part,
     crowd: Option<Outcome>,
+    /// What the nodes used.
+    used: Option<Usage>,
     /// The most memory that any node had, in bytes.
     resident: u64,
     elections: u64,
@@ -147,14 +150,16 @@ async fn parts(
             kinds => Some(Crowd::start(kinds, usize::from(args.connections_of_each), prey)?),
         };
         let before = term(systems).await?;
+        let used = systems.ours.processes.usage();
         let (part, resident) = meter.part(name, watch_memory(systems, seconds)).await?;
+        let used = systems.ours.processes.usage_since(used);
         let crowd = match crowd {
             Some(crowd) => Some(crowd.end().await?),
             None => None,
         };
         let elections = term(systems).await?.saturating_sub(before);
         sleep(SETTLE).await;
-        Ok::<_, BenchError>(Beside { part, crowd, resident, elections })
+        Ok::<_, BenchError>(Beside { part, crowd, used, resident, elections })
     };
     // The large message, which was appended for its page, is through by then.
     sleep(SETTLE).await;
@@ -297,7 +302,7 @@ fn report(args: &HostileArgs, systems: &Systems, measured: Vec<Beside>, probes: 
     let alone = measured.iter().filter(|beside| beside.crowd.is_none());
     let alone_p99 = alone.map(|alone| alone.part.timings.p99().as_secs_f64()).fold(f64::INFINITY, f64::min);
     let mut elections = 0;
-    for Beside { part, crowd, resident, elections: held } in measured {
+    for Beside { part, crowd, used, resident, elections: held } in measured {
         let (gap, took, p99) = (part.gap.as_secs_f64() * 1e3, part.took.as_secs_f64(), part.timings.p99());
         elections += held;
         let name = match crowd {
@@ -313,6 +318,10 @@ fn report(args: &HostileArgs, systems: &Systems, measured: Vec<Beside>, probes: 
                 crowd.cpu.as_secs_f64() / took * 1e2,
                 Goal::None,
             );
+        }
+        // Unlike a time, it hardly depends on what else the machine does.
+        if let Some(used) = used {
+            ratio(format!("{name}: CPU of the nodes, % of a core"), used.cpu.as_secs_f64() / took * 1e2, Goal::None);
         }
         ratio(format!("{name}: longest time without an answer, ms"), gap, Goal::None);
         ratio(

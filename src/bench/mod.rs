@@ -27,6 +27,7 @@ mod nats;
 mod neighbours;
 mod nodes;
 mod overload;
+mod scraped;
 mod peers;
 mod postgres;
 mod progress;

@@ -105,6 +105,8 @@ pub struct Bindings {
     /// By number: a subscriber may leave at any time, whatever else is in its lists.
     lists: BTreeMap<List, BTreeMap<u64, Arc<Bound>>>,
     owners: HashMap<u64, Owner>,
+    /// Those that say which driver they belong to. The node asks for them every second, and they are few.
+    drivers: BTreeMap<u64, Arc<Bound>>,
     count: usize,
     next_number: u64,
 }
@@ -210,6 +212,9 @@ impl Bindings {
         for list in List::of(&bound.binding.filter) {
             self.lists.entry(list).or_default().insert(bound.number, bound.clone());
         }
+        if bound.binding.filter.names_driver() {
+            self.drivers.insert(bound.number, bound.clone());
+        }
         self.count += 1;
     }
 
@@ -235,6 +240,7 @@ impl Bindings {
 
     fn unlist(&mut self, bound: &Arc<Bound>) {
         self.count -= 1;
+        self.drivers.remove(&bound.number);
         for list in List::of(&bound.binding.filter) {
             if let Some(rows) = self.lists.get_mut(&list) {
                 rows.remove(&bound.number);
@@ -248,12 +254,18 @@ impl Bindings {
     /// Removes and returns all bindings.
     pub fn take_all(&mut self) -> Vec<Arc<Bound>> {
         self.lists.clear();
+        self.drivers.clear();
         self.count = 0;
         std::mem::take(&mut self.owners).into_values().flat_map(|owner| owner.bounds.into_values()).collect()
     }
 
     pub fn owner(&mut self, owner: u64) -> Option<&mut Owner> {
         self.owners.get_mut(&owner)
+    }
+
+    /// The bindings of drivers, without a look at the others.
+    pub fn of_drivers(&self) -> impl Iterator<Item = &Arc<Bound>> {
+        self.drivers.values()
     }
 
     pub fn all_owners(&self) -> impl Iterator<Item = &Owner> {
@@ -387,6 +399,30 @@ mod tests {
         assert_eq!(bindings.len(), 1);
         assert!(matched(&bindings, EventKind::Deleted, "s").is_empty());
         assert_eq!(matched(&bindings, EventKind::Created, "s"), ["b"]);
+    }
+
+    /// The node asks for its drivers every second. A look at all bindings would hold up every event for so long.
+    #[test]
+    fn the_bindings_of_drivers_are_found_without_a_look_at_others() {
+        let mut bindings = Bindings::default();
+        let driver = |bindings: &Bindings| {
+            Vec::from_iter(bindings.of_drivers().filter_map(|bound| bound.binding.filter.driver()))
+        };
+        for id in 0..100 {
+            bindings.insert(binding(1, &id.to_string(), "session::deleted", json!({})), None);
+        }
+        assert_eq!(bindings.of_drivers().count(), 0);
+        for owner in [2, 3] {
+            bindings.insert(binding(owner, "d", "session::turn::requested", json!({"driver_id": "x"})), None);
+            bindings.insert(binding(owner, "anonymous", "session::turn::requested", json!({})), None);
+        }
+        assert_eq!((bindings.of_drivers().count(), driver(&bindings).len()), (2, 2));
+        bindings.insert(binding(2, "d", "session::turn::requested", json!({})), None);
+        bindings.remove_owner(3);
+        assert_eq!(bindings.of_drivers().count(), 0);
+        bindings.insert(binding(4, "d", "session::turn::requested", json!({"driver_id": "x"})), None);
+        bindings.take_all();
+        assert_eq!(bindings.of_drivers().count(), 0);
     }
 
     /// With a pass over the list for each binding this would take ten billion steps.

@@ -329,6 +329,13 @@ impl Feed {
         locked(&self.state).bindings.remove(key).is_some()
     }
 
+    /// Removes some bindings of a subscriber that is leaving. Returns the position each of them started after.
+    pub fn unbind_some<'a>(&self, owner: u64, ids: impl Iterator<Item = &'a Arc<str>>) -> Vec<Option<Position>> {
+        let mut state = locked(&self.state);
+        let removed = ids.map(|id| state.bindings.remove(&BindingKey { owner, id: id.clone() }));
+        removed.map(|bound| bound?.binding.after).collect()
+    }
+
     /// Removes all bindings of a subscriber that is gone. Returns the position each of them started after.
     pub fn unbind_owner(&self, owner: u64) -> BTreeMap<Arc<str>, Position> {
         let owner = locked(&self.state).bindings.remove_owner(owner).unwrap_or_default();
@@ -365,11 +372,9 @@ impl Feed {
     pub fn drivers(&self) -> Vec<(AttachDriver, Option<Arc<Scope>>)> {
         let state = locked(&self.state);
         let mut found = BTreeMap::new();
-        for owner in state.bindings.all_owners() {
-            for filter in owner.bounds.values().map(|bound| &bound.binding.filter) {
-                if let Some(driver) = filter.driver() {
-                    found.insert((driver.driver_id.clone(), scope_text(filter)), (driver, filter.scope().cloned()));
-                }
+        for filter in state.bindings.of_drivers().map(|bound| &bound.binding.filter) {
+            if let Some(driver) = filter.driver() {
+                found.insert((driver.driver_id.clone(), scope_text(filter)), (driver, filter.scope().cloned()));
             }
         }
         found.into_values().take(DRIVERS_MAX).collect()

@@ -155,9 +155,14 @@ impl Filter {
         self.scope.as_ref()
     }
 
+    /// Whether it belongs to a driver that says who it is.
+    pub fn names_driver(&self) -> bool {
+        self.wanted == Wanted::Kind(EventKind::TurnRequested) && self.driver.driver_id.is_some()
+    }
+
     /// The driver that bound it, if it waits for turns and says who it is.
     pub fn driver(&self) -> Option<AttachDriver> {
-        if self.wanted != Wanted::Kind(EventKind::TurnRequested) {
+        if !self.names_driver() {
             return None;
         }
         Some(AttachDriver {

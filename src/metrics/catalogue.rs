@@ -82,6 +82,10 @@ pub const CALLS_NOT_ADMITTED: Metric = Metric::counter(
     "Calls that were refused because too many of their caller wait or the line is too long, or that got no memory by \
      their deadline",
 );
+pub const REFUSAL: Metric = Metric::histogram(
+    "refusal_duration_seconds",
+    "Time from the head of a request over HTTP to the answer that its call was not admitted",
+);
 pub const CALL_MEMORY: Metric = Metric::gauge("call_memory_bytes", "Memory that calls in flight have reserved");
 pub const CALL_MEMORY_LIMIT: Metric = Metric::gauge("call_memory_limit_bytes", "The setting call_memory_bytes");
 
@@ -106,6 +110,11 @@ pub const LOGINS_REFUSED: Metric =
 pub const CERTIFICATE_EXPIRY: Metric = Metric::gauge(
     "certificate_expiry_timestamp_seconds",
     "When a certificate of this node expires, in seconds since the epoch, by port",
+);
+
+pub const TASK_LATENESS: Metric = Metric::histogram(
+    "task_lateness_seconds",
+    "How late a task of the doors runs: what every request waits for besides its own work",
 );
 
 // Events.

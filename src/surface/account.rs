@@ -10,19 +10,24 @@ use axum::http::{HeaderValue, header};
 use axum::response::{IntoResponse, Response};
 use serde::Deserialize;
 use serde_json::{Value, json};
+use tokio::time::Instant;
 
 use super::errors::Kind;
 use super::http::{self, HttpError, Port};
 use super::{login, origin};
 use crate::access::{Action, Identity, Presented, audit};
 
-/// The peer of a request, as an extension.
+/// Where a request came from and when, as an extension.
 #[derive(Clone, Copy)]
-pub struct From(pub SocketAddr);
+pub struct From {
+    pub peer: SocketAddr,
+    pub arrived: Instant,
+}
 
-/// The peer of a request; a zero address if nobody noted it.
-pub fn peer_of(request: &Request) -> SocketAddr {
-    request.extensions().get::<From>().map_or_else(|| SocketAddr::from(([0, 0, 0, 0], 0)), |from| from.0)
+/// Where a request came from; a zero address if nobody noted it.
+pub fn origin_of(request: &Request) -> From {
+    let nobody = || From { peer: SocketAddr::from(([0, 0, 0, 0], 0)), arrived: Instant::now() };
+    request.extensions().get::<From>().copied().unwrap_or_else(nobody)
 }
 
 #[derive(Deserialize)]
@@ -40,7 +45,7 @@ pub async fn login(State(port): State<Port>, request: Request) -> Response {
     if !origin::is_own_page(request.headers()) {
         return http::error(Kind::ForeignOrigin, "refused: only a page of this node may set its cookie");
     }
-    let from = peer_of(&request);
+    let from = origin_of(&request).peer;
     let (body, _room) = match http::read_body(&port, request).await {
         Ok(read) => read,
         Err(refused) => return refused.into_response(),

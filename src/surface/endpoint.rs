@@ -29,13 +29,14 @@ use super::gateway::Gateway;
 use super::history;
 use super::http::{self, Certified, Health, HealthCheck, ListNodes, Place, Port};
 use super::impatient::Impatient;
+use super::lateness;
 use super::origin::Allowed;
 use super::preface;
 use super::probes::Readiness;
 use super::scrapes::Scrapes;
 use crate::access::tls::ServerTls;
 use crate::access::{Credentials, Identity};
-use crate::metrics::{Counter, Page, catalogue};
+use crate::metrics::{Counter, Durations, Page, catalogue};
 use crate::sockets::{Listening, RealSockets, Sockets, Stream};
 
 /// Refused connections that are closed gracefully at the same time. Further ones get the answer and are dropped.
@@ -91,6 +92,7 @@ pub struct LiveLimits {
     allowed: RwLock<Arc<Allowed>>,
     places: Places,
     refused: Counter,
+    lateness: Durations,
 }
 
 /// One permit per connection.
@@ -134,6 +136,12 @@ impl LiveLimits {
         page.whole(catalogue::CONNECTIONS, max.saturating_sub(self.places.0.available_permits()) as u64);
         page.whole(catalogue::CONNECTIONS_LIMIT, max as u64);
         page.whole(catalogue::CONNECTIONS_REFUSED, self.refused.value());
+        page.durations(catalogue::TASK_LATENESS, &[], &self.lateness);
+    }
+
+    /// How late the tasks of the port run.
+    pub fn lateness(&self) -> &Durations {
+        &self.lateness
     }
 
     pub fn body_bytes_max(&self) -> usize {
@@ -188,6 +196,7 @@ pub async fn serve(
         shutdown,
         connections: TaskTracker::new(),
     };
+    tokio::spawn(lateness::measure(settings.live.clone(), port.shutdown.clone()));
     if settings.keeps_history {
         tokio::spawn(history::keep(port.clone()));
     }

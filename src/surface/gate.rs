@@ -17,6 +17,7 @@ use super::call_figures::{ABANDONED, CallFigures};
 use super::errors::CallError;
 use super::fair_share::{Busy, CallerKey, FairShare, Slot};
 use super::locked;
+use super::retry_after::RetryAfter;
 use super::slow_calls::SlowCalls;
 use super::socket::Text;
 use super::socket::intake::kib;
@@ -24,7 +25,7 @@ use crate::access::{Action, Identity, audit};
 use crate::machine::{Answer, Found, Query};
 use crate::metrics::timeline::followed;
 use crate::metrics::trace::{self, Span, Tracer, Value};
-use crate::metrics::{Counter, Page, catalogue};
+use crate::metrics::{Counter, Durations, Page, catalogue};
 use crate::proposal::{Freshness, Proposal};
 use crate::requests::Printed;
 
@@ -176,6 +177,8 @@ pub struct Gate {
     service: Arc<dyn Service>,
     memory: Memory,
     share: FairShare,
+    retry_after: RetryAfter,
+    refusals: Durations,
     slow_calls: SlowCalls,
     calls: CallFigures,
     not_admitted: Counter,
@@ -198,6 +201,8 @@ impl Gate {
             service,
             memory: Memory::new(bytes),
             share: FairShare::default(),
+            retry_after: RetryAfter::default(),
+            refusals: Durations::default(),
             slow_calls: SlowCalls::default(),
             calls: CallFigures::default(),
             not_admitted: Counter::default(),
@@ -289,7 +294,10 @@ impl Gate {
             Err(_) => return Err(busy("the turn of the call did not come by its deadline".to_owned())),
         };
         match tokio::time::timeout_at(deadline.into(), self.memory.take(body_bytes)).await {
-            Ok(Some(memory)) => Ok(Admission { _memory: memory, slot }),
+            Ok(Some(memory)) => {
+                self.retry_after.admitted();
+                Ok(Admission { _memory: memory, slot })
+            }
             Ok(None) => Err(CallError::shutting_down(function)),
             Err(_) => Err(busy("no memory for the call became free by its deadline".to_owned())),
         }
@@ -299,6 +307,13 @@ impl Gate {
     /// little.
     pub fn check_queue(&self, caller: &CallerKey) -> Result<(), CallError> {
         self.share.check_queue(caller).map_err(|full: Busy| self.not_admitted(&full.to_string()))
+    }
+
+    /// A door tells a caller that its call was not admitted, so long after the request came. Returns after how many
+    /// seconds the caller should try again.
+    pub fn tells_refusal(&self, after: Duration) -> u64 {
+        self.refusals.observe(after);
+        self.retry_after.refused()
     }
 
     fn not_admitted(&self, why: &str) -> CallError {
@@ -380,6 +395,7 @@ impl Gate {
         self.memory.measure(page);
         page.whole(catalogue::CALLS_QUEUED, self.share.waiting() as u64);
         page.whole(catalogue::CALLS_NOT_ADMITTED, self.not_admitted.value());
+        page.durations(catalogue::REFUSAL, &[], &self.refusals);
         // An engine has no login: the node logs in there.
         for door in [Door::Bus, Door::Http, Door::Gateway] {
             let refused = self.refused_logins[door as usize].value();

@@ -15,7 +15,6 @@ use axum::extract::{Path, Query, Request, State};
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use axum::response::{IntoResponse, Redirect, Response};
 use axum::routing::{get, post};
-use bytes::BytesMut;
 use futures::StreamExt;
 use hyper_util::rt::TokioIo;
 use serde::Deserialize;
@@ -33,20 +32,21 @@ use super::cluster::Operator;
 use super::endpoint::LiveLimits;
 use super::errors::{CallError, Kind};
 use super::fair_share::CallerKey;
-use super::gate::{Call, Caller, Door, check_open, trace_of};
+use super::gate::{Call, Caller, Door, Gate, check_open, trace_of};
 use super::gateway::{self, Gateway};
 use super::history::History;
 use super::probes::Readiness;
 use super::scrapes::Scrapes;
 use super::sidecar::NAME;
 use super::socket::handshake::{self, HandshakeError};
-use super::socket::intake::{Pace, Room};
+use super::socket::intake::{Pace, Room, capacity_for};
 use super::socket::{self, CloseReason, Text};
 use super::watch::WatchService;
 use super::{
     account, cluster, console, feed_status, history, login, model, openapi, origin, probes, scrapes, sse, watch,
 };
 use crate::access::{Action, Credentials, Identity, LoginError, audit};
+use crate::requests::Printed;
 
 /// The largest piece of a response that is handed to a connection at once. The rest waits here, where it is counted.
 const PIECE_BYTES: usize = 64 << 10;
@@ -246,6 +246,7 @@ pub fn routes(port: Port) -> Router {
 
 /// Answers one request.
 pub async fn answer(port: Port, routes: Router, request: Request, peer: SocketAddr, place: Place) -> Response {
+    let from = account::From { peer, arrived: Instant::now() };
     let allowed = port.limits.allowed();
     // Behind TLS the certificate proves the name, so a page of another site cannot pass for this one.
     if !port.speaks_tls
@@ -263,7 +264,7 @@ pub async fn answer(port: Port, routes: Router, request: Request, peer: SocketAd
     {
         return refused.into_response();
     }
-    origin::readable_by(reader, admitted(port, routes, request, upgrades, peer, place).await)
+    origin::readable_by(reader, admitted(port, routes, request, upgrades, from, place).await)
 }
 
 /// Answers a request whose host and origin are right.
@@ -272,9 +273,10 @@ async fn admitted(
     routes: Router,
     mut request: Request,
     upgrades: bool,
-    peer: SocketAddr,
+    from: account::From,
     place: Place,
 ) -> Response {
+    let peer = from.peer;
     // The session model has tokens of its own.
     if model::owns(request.uri().path()) {
         return match upgrades {
@@ -325,7 +327,7 @@ async fn admitted(
         };
         return watch::answer(service, request).await;
     }
-    request.extensions_mut().insert(account::From(peer));
+    request.extensions_mut().insert(from);
     // The router never fails: its error type has no values.
     routes.oneshot(request).await.unwrap_or_else(|never| match never {})
 }
@@ -433,7 +435,8 @@ async fn call(
         Err(rejection) => return HttpError::Query(rejection.body_text()).into_response(),
     };
     let caller = Caller { door: Door::Http, identity: identity_of(&request) };
-    let key = CallerKey::of(&caller.identity, CallerKey::Connection(account::peer_of(&request)));
+    let account::From { peer, arrived } = account::origin_of(&request);
+    let key = CallerKey::of(&caller.identity, CallerKey::Connection(peer));
     let gate = port.bus.gate();
     if let Err(refused) = gate.check_access(&caller.identity, &function) {
         gate.refused_early(&caller, &function);
@@ -442,7 +445,7 @@ async fn call(
     let forwards = port.bus.forwards(&realm_of(&caller.identity), &function);
     if !forwards && let Err(busy) = gate.check_queue(&key) {
         discard_small(request.into_body(), DISCARD_MAX_BUSY).await;
-        return try_later(&busy);
+        return try_later(gate, &busy, arrived);
     }
     let trace = trace_of(request.headers().get("traceparent").and_then(|value| value.to_str().ok()));
     let (body, room) = match read_body(&port, request).await {
@@ -457,7 +460,7 @@ async fn call(
     };
     let mut admitted = match admitted {
         Ok(admitted) => admitted,
-        Err(busy) => return try_later(&busy),
+        Err(busy) => return try_later(gate, &busy, arrived),
     };
     drop(room);
     let answer = async {
@@ -470,7 +473,7 @@ async fn call(
         Ok(answer)
     };
     match answer.await {
-        Ok(result) => large_text(&port, result.into_text()),
+        Ok(result) => large_text(&port, result),
         // The error object of the client that served the call is forwarded unchanged.
         Err(CallError::Client(raw)) => json_text(status(Kind::ClientFailed), format!("{{\"error\":{raw}}}")),
         Err(failed) => error(failed.kind(), &failed.message()),
@@ -489,7 +492,7 @@ pub async fn read_body(port: &Port, request: Request) -> Result<(Text, Room), Ht
     let mut pace = Pace::new();
     let mut wait_max = port.bus.gate().service().call_timeout();
     let mut parts = request.into_body().into_data_stream();
-    let mut bytes = BytesMut::new();
+    let mut bytes = Vec::new();
     loop {
         let part = match timeout_at(pace.due, parts.next()).await {
             Ok(Some(Ok(part))) => part,
@@ -502,38 +505,49 @@ pub async fn read_body(port: &Port, request: Request) -> Result<(Text, Room), Ht
             return Err(HttpError::BodyTooLarge { max });
         }
         let asked = Instant::now();
-        if timeout(wait_max, room.grow_to(bytes.len() + part.len())).await.is_err() {
+        let capacity = capacity_for(bytes.len() + part.len(), bytes.capacity(), announced);
+        if timeout(wait_max, room.grow_to(bytes.len() + part.len(), capacity)).await.is_err() {
             return Err(HttpError::NoRoom);
         }
         wait_max = wait_max.saturating_sub(asked.elapsed());
+        bytes.reserve_exact(capacity - bytes.len());
         bytes.extend_from_slice(&part);
         pace.arrived(bytes.len(), asked.elapsed());
     }
     if bytes.is_empty() {
         return Ok((Text::from_static("{}"), room));
     }
-    let text = Text::try_from(bytes.freeze()).map_err(|_| HttpError::BodyNotText)?;
+    let text = Text::try_from(Bytes::from(bytes)).map_err(|_| HttpError::BodyNotText)?;
     Ok((text, room))
 }
 
 /// A response. A large one is counted until the client has read it.
-fn large_text(port: &Port, text: String) -> Response {
-    if text.len() <= PIECE_BYTES {
-        return json_text(StatusCode::OK, text);
+fn large_text(port: &Port, printed: Printed) -> Response {
+    let length = printed.len();
+    if length <= PIECE_BYTES {
+        return json_text(StatusCode::OK, printed.into_text());
     }
     // Only reads have large responses, so a refusal here leaves no outcome unknown.
-    let room = match text.len() > COUNTED_BYTES {
-        true => match port.bus.room_for_response(text.len()) {
+    let room = match length > COUNTED_BYTES {
+        true => match port.bus.room_for_response(length) {
             Some(room) => Some(room),
             None => return HttpError::UnreadResponses.into_response(),
         },
         false => None,
     };
-    let length = text.len();
-    let rest = (Bytes::from(text), room);
-    let pieces = futures::stream::unfold(rest, |(mut text, room)| async move {
-        let piece = text.split_to(text.len().min(PIECE_BYTES));
-        (!piece.is_empty()).then_some((Ok::<_, Infallible>(piece), (text, room)))
+    // The parts of a page are shared with what they come from: they are not copied.
+    let (first, shared) = printed.into_parts();
+    let shared = shared.into_iter().flat_map(|(shared, text)| [shared, Bytes::from(text)]);
+    let parts = std::iter::once(Bytes::from(first)).chain(shared).filter(|part| !part.is_empty());
+    let pieces = parts.flat_map(|mut part| {
+        std::iter::from_fn(move || {
+            let piece = part.split_to(part.len().min(PIECE_BYTES));
+            (!piece.is_empty()).then_some(piece)
+        })
+    });
+    let pieces = futures::stream::iter(pieces).map(move |piece| {
+        let _counted = &room;
+        Ok::<_, Infallible>(piece)
     });
     let headers = [
         (header::CONTENT_TYPE, HeaderValue::from_static("application/json")),
@@ -543,8 +557,8 @@ fn large_text(port: &Port, text: String) -> Response {
 }
 
 /// A call that was not admitted. Nothing was done, and the node may have room in a moment.
-fn try_later(busy: &CallError) -> Response {
-    let later = [(header::RETRY_AFTER, HeaderValue::from_static("1"))];
+fn try_later(gate: &Gate, busy: &CallError, arrived: Instant) -> Response {
+    let later = [(header::RETRY_AFTER, HeaderValue::from(gate.tells_refusal(arrived.elapsed())))];
     (later, error(busy.kind(), &busy.message())).into_response()
 }
 

@@ -6,7 +6,8 @@
 //! embedded iii bus (`bus`); the gateway for front-ends (`gateway`); the session model (`model`); the worker on an iii
 //! engine (`engine`); WebSocket plumbing (`socket`); the one way into the functions (`gate`); where a request carries its
 //! credentials (`login`) and which web pages may send one (`origin`); the functions over an adapter (`calls`); the queues
-//! of expensive calls (`expensive_calls`) and the pace of large messages (`turnstile`); the table of errors (`errors`).
+//! of expensive calls (`expensive_calls`) and the pace of large messages (`turnstile`); when refused callers come back
+//! (`retry_after`), and how late the tasks of the doors run (`lateness`); the table of errors (`errors`).
 //! Reads: requests, proposal, events (bindings). Never: state.
 
 pub mod endpoint;
@@ -34,6 +35,8 @@ pub mod watch;
 pub mod model;
 pub mod subscription;
 pub mod fair_share;
+mod retry_after;
+mod lateness;
 mod slow_calls;
 pub mod gate;
 pub mod call_figures;

@@ -1,7 +1,7 @@
 //! Owns: the pace of work that nobody needs at once: large messages that arrive, and registrations of clients that register
 //! very many things. Its pieces pass one at a time, with room for other tasks between them. While several clients wait,
-//! all of them together pass no faster than a fixed rate. So a thousand large messages delay a small one by a piece of one
-//! of them, and leave most of a processor to others.
+//! all of them together pass no faster than a fixed rate, and a crowd passes slower. So a thousand large messages delay a
+//! small one by a piece of one of them, and leave most of a processor to others.
 //! Never: what passes, or whose it is.
 
 use std::pin::Pin;
@@ -15,8 +15,14 @@ use tokio::task::JoinHandle;
 
 /// A message passes in pieces of this size. Ordinary messages are smaller and do not pass here.
 pub const PIECE_BYTES: usize = 64 << 10;
-/// What clients that wait for each other pass in one tick, together: 64 MiB per second.
+/// What clients that wait for each other pass in one tick, together: 64 MiB per second. Some large uploads at once are
+/// served well by that.
 const TICK_BYTES: usize = 64 << 10;
+/// With each further group of so many clients that wait, all together pass slower,
+const CROWD: usize = 16;
+/// down to this part of the rate: 16 MiB per second. What a crowd sends is read, parsed, and mostly refused, which takes
+/// some tenths of a processor at the full rate, on each node.
+const CROWD_PART: u32 = 4;
 /// Timers are not more precise.
 const TICK: Duration = Duration::from_millis(1);
 
@@ -49,7 +55,8 @@ impl Turnstile {
         drop(place);
         // Tasks that are ready come before the next piece.
         tokio::task::yield_now().await;
-        if waiting.load(Ordering::Relaxed) == 0 {
+        let behind = waiting.load(Ordering::Relaxed);
+        if behind == 0 {
             *passed = 0;
             return;
         }
@@ -57,7 +64,8 @@ impl Turnstile {
         if *passed >= TICK_BYTES {
             let ticks = (*passed / TICK_BYTES) as u32;
             *passed %= TICK_BYTES;
-            tokio::time::sleep(TICK * ticks).await;
+            let slower = u32::try_from(1 + behind / CROWD).map_or(CROWD_PART, |slower| slower.min(CROWD_PART));
+            tokio::time::sleep(TICK * ticks * slower).await;
         }
     }
 
@@ -132,6 +140,27 @@ mod tests {
         let least = TICK * (50 * 20 - 50);
         assert!(begun.elapsed() >= least, "{:?}", begun.elapsed());
         assert_eq!(turnstile.0.waiting.load(Ordering::Relaxed), 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_large_crowd_passes_slower_together_than_a_few() {
+        let pieces_per_second = async |clients: usize| {
+            let (turnstile, passed) = (Turnstile::default(), Arc::new(AtomicUsize::new(0)));
+            let mut crowd = tokio::task::JoinSet::new();
+            for _ in 0..clients {
+                let (turnstile, passed) = (turnstile.clone(), passed.clone());
+                crowd.spawn(async move {
+                    loop {
+                        turnstile.pass(PIECE_BYTES).await;
+                        passed.fetch_add(1, Ordering::Relaxed);
+                    }
+                });
+            }
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            passed.load(Ordering::Relaxed)
+        };
+        let (few, many) = (pieces_per_second(CROWD).await, pieces_per_second(CROWD * 100).await);
+        assert!((900..=1000).contains(&few) && (225..=250).contains(&many), "{few} {many}");
     }
 
     #[tokio::test(start_paused = true)]

@@ -11,7 +11,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::tungstenite::protocol::WebSocketConfig;
-use tokio_tungstenite::{MaybeTlsStream, WebSocketStream, connect_async_with_config};
+use tokio_tungstenite::{MaybeTlsStream, WebSocketStream, connect_async, connect_async_with_config};
 
 use crate::bad_input::{post, websocket};
 use crate::node::NodeProcess;
@@ -221,6 +221,44 @@ async fn large_session(node: &NodeProcess, bytes: usize) {
 async fn append_large(node: &NodeProcess, bytes: usize) {
     let message = json!({ "role": "user", "content": [{ "type": "text", "text": "x".repeat(bytes) }], "timestamp": 1 });
     call(node.address, "session::append", &json!({ "session_id": "s", "message": message }).to_string()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_connection_keeps_no_memory_of_a_large_message_that_it_sent() {
+    const CONNECTIONS: u64 = 32;
+    const MESSAGE_BYTES: usize = 8 << 20;
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let node = start(dir.path(), &[]);
+    let data = "x".repeat(MESSAGE_BYTES);
+    let call =
+        format!(r#"{{"type":"invokefunction","invocation_id":"i","function_id":"nobody::knows","data":"{data}"}}"#);
+    let (idle, grown) = growth(&node, async {
+        let mut idle = Vec::new();
+        for nth in 0..CONNECTIONS {
+            // The bus, and the telemetry of the SDKs, which is dropped.
+            if nth % 2 == 0 {
+                let mut socket = websocket(node.address).await;
+                socket.send(Message::text(call.clone())).await.expect("the frame is sent");
+                expect(&mut socket, "invocationresult").await;
+                idle.push(socket);
+            } else {
+                let (mut socket, _) = connect_async(format!("{}/otel", node.url())).await.expect("a WebSocket");
+                socket.send(Message::text(call.clone())).await.expect("the frame is sent");
+                // It is read once the node answers the ping that follows.
+                socket.send(Message::Ping(vec![1].into())).await.expect("the ping is sent");
+                let pong = tokio::time::timeout(ANSWER_MAX, socket.next()).await.expect("a pong");
+                assert!(matches!(pong, Some(Ok(Message::Pong(_)))), "{pong:?}");
+                idle.push(socket);
+            }
+        }
+        idle
+    })
+    .await;
+    if let Some(grown) = grown {
+        let sent = CONNECTIONS * MESSAGE_BYTES as u64;
+        assert!(grown < sent / 2, "{} MiB of {} MiB", grown / MIB, sent / MIB);
+    }
+    drop(idle);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

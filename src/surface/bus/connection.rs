@@ -24,11 +24,12 @@ use crate::surface::socket::outbox::{Outbox, Sent};
 use crate::surface::socket::probe::Probe;
 use crate::surface::socket::reader::Incoming;
 use crate::surface::socket::{self, CloseReason, Text};
+use crate::surface::turnstile::PIECE_BYTES;
 
 /// A client that registers more passes the turnstile with each further registration. Workers register some dozens.
 const REGISTRATIONS_AT_ONCE: usize = 128;
-/// What one registration counts as there, beside its bytes: it takes as long as reading so many.
-const REGISTRATION_BYTES: usize = 4 << 10;
+/// What one registration counts as there, beside its bytes: with its answer it takes as long as reading so many.
+const REGISTRATION_BYTES: usize = 16 << 10;
 /// A frame that is longer takes milliseconds to read.
 const LARGE_FRAME_BYTES: usize = 256 << 10;
 
@@ -51,8 +52,8 @@ where
     let (client, outbox) = bus.join(peer, identity.clone());
     tracing::debug!(client = client.id, ?peer, "client connected");
     let share = Share::new(&settings, shutdown.clone());
-    let registrations = AtomicUsize::new(0);
-    let connection = Connection { bus, client, outbox, share, probe: Probe::default(), registrations };
+    let (registrations, to_pass) = (AtomicUsize::new(0), AtomicUsize::new(PIECE_BYTES));
+    let connection = Connection { bus, client, outbox, share, probe: Probe::default(), registrations, to_pass };
     let write = writer.run(&connection.outbox, &connection.probe, |sent| connection.complete(sent));
     tokio::pin!(write);
     tokio::select! {
@@ -71,7 +72,7 @@ where
         }
     }
     reader.finish().await;
-    connection.bus.leave(&connection.client);
+    connection.bus.leave(&connection.client).await;
     let lost = || CloseReason::new(1006, "the connection was lost");
     let CloseReason { code, reason } = connection.outbox.close_reason().unwrap_or_else(lost);
     tracing::debug!(client = connection.client.id, code, reason, "client disconnected");
@@ -85,6 +86,8 @@ struct Connection {
     probe: Probe,
     /// How often it registered something.
     registrations: AtomicUsize,
+    /// What it registered since it passed the turnstile. The first piece passes before it begins.
+    to_pass: AtomicUsize,
 }
 
 impl Connection {
@@ -120,8 +123,8 @@ impl Connection {
         };
         let inbound = parsed.map_err(|error| CloseReason::new(1007, error.to_string()))?;
         let (bus, client) = (&self.bus, &self.client);
-        if inbound.registers() && self.registrations.fetch_add(1, Ordering::Relaxed) >= REGISTRATIONS_AT_ONCE {
-            bus.intake().turnstile().pass(REGISTRATION_BYTES + text.len()).await;
+        if inbound.registers() {
+            self.pass_registration(text.len()).await;
         }
         match inbound {
             Inbound::Invoke(invoke) => bus.start_call(client, &self.share, &text, invoke).await,
@@ -155,6 +158,18 @@ impl Connection {
             }
         }
         Ok(())
+    }
+
+    /// A client that registers very many things passes the turnstile with each piece of them.
+    async fn pass_registration(&self, bytes: usize) {
+        if self.registrations.fetch_add(1, Ordering::Relaxed) < REGISTRATIONS_AT_ONCE {
+            return;
+        }
+        let bytes = self.to_pass.fetch_add(REGISTRATION_BYTES + bytes, Ordering::Relaxed) + REGISTRATION_BYTES + bytes;
+        if bytes >= PIECE_BYTES {
+            self.to_pass.store(0, Ordering::Relaxed);
+            self.bus.intake().turnstile().pass(bytes).await;
+        }
     }
 
     fn register_function(&self, asked: &RegisterFunction<'_>) -> Result<(), CloseReason> {

@@ -41,6 +41,12 @@ const DETACHED_CLIENTS_MAX: usize = 1024;
 /// Bytes of the ids of their bindings. Past it, the client that was detached first is forgotten.
 const DETACHED_BYTES_MAX: usize = 32 << 20;
 
+/// Bindings of a client that leaves which are removed at once, with the locks of the bus and of the feed. One that leaves
+/// with less does not wait.
+const LEAVING_AT_ONCE: usize = 64;
+/// What the removal of one binding counts as at the turnstile: it takes as long as reading so many bytes.
+const LEAVING_BYTES: usize = 4 << 10;
+
 /// Bounds of the bus.
 #[derive(Debug, Clone)]
 pub struct BusSettings {
@@ -228,21 +234,15 @@ impl Bus {
     }
 
     /// Removes a client whose socket is lost. Its results and the progress of its bindings are kept for a reattach.
-    fn leave(self: &Arc<Self>, client: &Arc<Client>) {
+    async fn leave(self: &Arc<Self>, client: &Arc<Client>) {
         // Park before removing it from the registry, so that a client that reattaches meanwhile is found in one of
         // them.
         self.park(client);
-        let bindings = self.change_registry(&client.realm, |registry| registry.remove_client(client.number));
-        // Events that were sent may be lost with the socket, so bindings resume after what the client confirmed.
-        let started = self.feed.read(|feed| feed.unbind_owner(client.number));
-        let mut missed = Missed::default();
-        for (id, trigger) in bindings {
-            self.forward_removal(&trigger);
-            let since = started.get(&id).and_then(|started| Some(*started).max(client.confirmed()));
-            missed.bindings.insert(id, since);
-        }
+        self.change_registry(&client.realm, |registry| registry.remove_client(client.number));
         client.stop_replies();
         self.announce_client("worker_disconnected", client);
+        let missed = self.unbind_all(client).await;
+        self.feed.read(|feed| feed.unbind_owner(client.number));
         let bytes = missed.bytes();
         if !client.detach(missed) {
             locked(&self.detached).remove(&client.number);
@@ -255,6 +255,27 @@ impl Bus {
             locked(&bus.detached).remove(&client.number);
             client.forget();
         });
+    }
+
+    /// Removes the bindings of a client in parts, with room for other tasks between them. A client that reattaches meanwhile
+    /// takes over the rest.
+    async fn unbind_all(&self, client: &Client) -> Missed {
+        let mut missed = Missed::default();
+        loop {
+            let take = |registry: &mut Registry| registry.take_some_triggers(client.number, LEAVING_AT_ONCE);
+            let part = self.change_registry(&client.realm, take);
+            let started = self.feed.read(|feed| feed.unbind_some(client.number, part.iter().map(|(id, _)| id)));
+            let is_last = part.len() < LEAVING_AT_ONCE;
+            for ((id, trigger), started) in part.into_iter().zip(started) {
+                self.forward_removal(&trigger);
+                // Events that were sent may be lost with the socket, so it resumes after what the client confirmed.
+                missed.bindings.insert(id, started.and_then(|started| Some(started).max(client.confirmed())));
+            }
+            if is_last {
+                return missed;
+            }
+            self.intake.turnstile().pass(LEAVING_AT_ONCE * LEAVING_BYTES).await;
+        }
     }
 
     fn park(&self, client: &Arc<Client>) {

@@ -231,15 +231,35 @@ impl Registry {
         taken.into_iter().map(|((_, id), trigger)| (id, trigger)).collect()
     }
 
-    /// Removes a client and all its registrations. Returns its bindings, whose removal must be forwarded to the type
-    /// owners.
-    pub fn remove_client(&mut self, number: u64) -> Vec<(Arc<str>, Trigger)> {
+    /// Removes a client that leaves, and what it serves. Its bindings stay until they are removed in parts.
+    pub fn remove_client(&mut self, number: u64) {
         self.clients.remove(&number);
-        let usage = self.usage.remove(&number).unwrap_or_default();
-        self.total_bytes = self.total_bytes.saturating_sub(usage.bytes);
-        usage.functions.iter().for_each(|id| drop(self.functions.remove(id)));
-        usage.types.iter().for_each(|id| drop(self.types.remove(id)));
-        self.take_triggers(number)
+        let Some(usage) = self.usage.get_mut(&number) else { return };
+        let (functions, types) = (std::mem::take(&mut usage.functions), std::mem::take(&mut usage.types));
+        for id in &functions {
+            self.unregister_function(id, number);
+        }
+        for id in &types {
+            self.unregister_type(id, number);
+        }
+        self.forget_usage(number);
+    }
+
+    /// Takes out at most so many bindings of a client that leaves. Their removal must be forwarded to the type owners.
+    pub fn take_some_triggers(&mut self, subscriber: u64, most: usize) -> Vec<(Arc<str>, Trigger)> {
+        let (first, next) = ((subscriber, Arc::from("")), (subscriber + 1, Arc::from("")));
+        let ids: Vec<Arc<str>> = self.triggers.range(first..next).take(most).map(|((_, id), _)| id.clone()).collect();
+        let taken = ids.into_iter().filter_map(|id| Some((id.clone(), self.unregister_trigger(&id, subscriber)?)));
+        let taken = taken.collect();
+        self.forget_usage(subscriber);
+        taken
+    }
+
+    /// Forgets what a client has registered once that is nothing.
+    fn forget_usage(&mut self, number: u64) {
+        if self.usage.get(&number).is_some_and(|usage| usage.entries == 0) && !self.clients.contains_key(&number) {
+            self.usage.remove(&number);
+        }
     }
 
     /// Moves all registrations of one client to another that took over its identity.
@@ -352,6 +372,30 @@ mod tests {
         }
     }
 
+    fn leaves(registry: &mut Registry, number: u64) -> Vec<(Arc<str>, Trigger)> {
+        registry.remove_client(number);
+        registry.take_some_triggers(number, usize::MAX)
+    }
+
+    #[test]
+    fn a_client_that_leaves_in_parts_is_gone_at_once_and_forgotten_at_the_end() {
+        let (mut registry, one, two) = (Registry::default(), client(1), client(2));
+        registry.add_client(one.clone());
+        registry.register_function("f", function(&one, None)).unwrap();
+        for id in 0..10 {
+            registry.register_trigger(&id.to_string(), trigger(&one)).unwrap();
+        }
+        registry.register_trigger("2", trigger(&two)).unwrap();
+        registry.remove_client(1);
+        assert!(registry.function("f").is_none() && registry.client_by_id(&one.id).is_none());
+        let parts = [4, 4, 4, 4].map(|most| registry.take_some_triggers(1, most).len());
+        assert_eq!(parts, [4, 4, 2, 0]);
+        assert!(!registry.usage.contains_key(&1), "nothing of it is left");
+        assert_eq!((registry.triggers().count(), registry.usage.len()), (1, 1));
+        leaves(&mut registry, 2);
+        assert_eq!((registry.total_bytes, registry.is_empty()), (0, true));
+    }
+
     #[test]
     fn the_first_to_register_a_function_keeps_it_until_it_leaves() {
         let (mut registry, one, two) = (Registry::default(), client(1), client(2));
@@ -379,7 +423,7 @@ mod tests {
         assert_eq!(registry.register_type("cron", new_type(&two)).unwrap().len(), 1);
         registry.unregister_type("cron", 1);
         assert_eq!(registry.type_owner("cron").unwrap().number, 2);
-        assert_eq!(registry.remove_client(1).len(), 1);
+        assert_eq!(leaves(&mut registry, 1).len(), 1);
         assert!(registry.trigger(1, "b").is_none());
     }
 
@@ -393,7 +437,7 @@ mod tests {
         assert_eq!(registry.forwarded(&second).unwrap().1.subscriber.number, 2);
         assert!(registry.unregister_trigger("b", 2).is_some());
         assert_eq!(registry.forwarded("b").unwrap().1.subscriber.number, 1);
-        assert_eq!(registry.remove_client(1).len(), 1);
+        assert_eq!(leaves(&mut registry, 1).len(), 1);
         assert!(registry.forwarded("b").is_none() && registry.total_bytes == 0);
     }
 
@@ -418,7 +462,7 @@ mod tests {
         registry.register_trigger("b", trigger(&one)).unwrap();
         registry.change_owner(1, &two);
         assert_eq!(registry.function("f").unwrap().owner.number, 2);
-        assert!(registry.remove_client(1).is_empty());
+        assert!(leaves(&mut registry, 1).is_empty());
         registry.register_function("f", function(&two, None)).unwrap();
         assert!(registry.unregister_trigger("b", 2).is_some());
         assert_eq!(registry.usage[&2].entries, 1);
@@ -435,7 +479,7 @@ mod tests {
         }
         // One pass over all functions for each client would take minutes here.
         for one in &clients {
-            registry.remove_client(one.number);
+            leaves(&mut registry, one.number);
         }
         assert!(registry.is_empty() && registry.usage.is_empty() && registry.total_bytes == 0);
     }
@@ -461,7 +505,7 @@ mod tests {
         registry.register_trigger("w", rare).unwrap();
         registry.change_owner(51, &clients[0]);
         assert_eq!(registry.triggers_of_type("rare").count(), 1, "it moved with its client");
-        clients.iter().for_each(|one| drop(registry.remove_client(one.number)));
+        clients.iter().for_each(|one| drop(leaves(&mut registry, one.number)));
         assert!(registry.is_empty() && registry.by_type.is_empty() && registry.forwarded.is_empty());
     }
 

@@ -15,12 +15,17 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 use tokio_util::sync::PollSemaphore;
 
+use super::frame_ends::FrameEnds;
+use super::messages::LARGE_BYTES;
 use crate::surface::locked;
 use crate::surface::turnstile::{PIECE_BYTES, Passage, Turnstile};
 
-/// Every client may have this much arriving without a permit. Ordinary messages are smaller.
-const FREE_BYTES: usize = 256 << 10;
-/// Permits are acquired in steps of this size.
+/// Every client may have this much arriving without a permit. Ordinary messages are smaller, and all connections together
+/// take no more in these than all messages may take beyond.
+const FREE_BYTES: usize = 64 << 10;
+/// The first permit of a message. Small, so that a thousand clients that begin a message leave room for others.
+const FIRST_STEP_KIB: u32 = 192;
+/// Further permits are acquired in steps of this size.
 const STEP_KIB: u32 = 1024;
 const STEP_BYTES: usize = STEP_KIB as usize * 1024;
 /// Each step must arrive within this time: a client that holds memory and sends slowly keeps it from others.
@@ -69,6 +74,7 @@ impl Intake {
             socket,
             share: PollSemaphore::new(self.kib.clone()),
             whole_message: PollSemaphore::new(self.whole_message.clone()),
+            frames: FrameEnds::new(LARGE_BYTES),
             passage: self.turnstile.passage(),
             passing: None,
             arriving: arriving.clone(),
@@ -92,6 +98,11 @@ impl Taken {
             Some(_) => usize::MAX,
             None => FREE_BYTES + self.steps.as_ref().map_or(0, OwnedSemaphorePermit::num_permits) * 1024,
         }
+    }
+
+    /// What it takes next.
+    fn next_step_kib(&self) -> u32 {
+        if self.steps.is_none() { FIRST_STEP_KIB } else { STEP_KIB }
     }
 
     fn add_step(&mut self, step: OwnedSemaphorePermit) {
@@ -118,18 +129,18 @@ pub struct Room {
 }
 
 impl Room {
-    /// Waits until there is memory for this many bytes, and until its next piece may arrive. A small message waits for
-    /// neither.
-    pub async fn grow_to(&mut self, bytes: usize) {
+    /// So many bytes have arrived, and they are kept in memory of this capacity. Waits until there is that memory, and until
+    /// the next piece may arrive. A small message waits for neither.
+    pub async fn grow_to(&mut self, bytes: usize, capacity: usize) {
         if bytes.saturating_sub(self.passed) > PIECE_BYTES {
             self.turnstile.pass(bytes - self.passed).await;
             self.passed = bytes;
         }
-        while bytes > self.taken.allows() {
+        while capacity > self.taken.allows() {
             // The semaphores are never closed, so neither fails.
             tokio::select! {
                 biased;
-                Ok(step) = self.kib.clone().acquire_many_owned(STEP_KIB) => self.taken.add_step(step),
+                Ok(step) = self.kib.clone().acquire_many_owned(self.taken.next_step_kib()) => self.taken.add_step(step),
                 Ok(whole) = self.whole_message.clone().acquire_owned() => self.taken.take_whole_message(whole),
                 else => return,
             }
@@ -161,6 +172,15 @@ impl Default for Pace {
     fn default() -> Pace {
         Pace::new()
     }
+}
+
+/// How large the memory of a body becomes that has so many bytes and more to come: twice of what it was, but not more than
+/// is announced.
+pub fn capacity_for(bytes: usize, capacity: usize, announced: Option<usize>) -> usize {
+    if bytes <= capacity {
+        return capacity;
+    }
+    bytes.max((2 * capacity).min(announced.unwrap_or(usize::MAX)))
 }
 
 /// Bytes as permits of a semaphore: KiB, rounded up, at least one.
@@ -231,6 +251,7 @@ pub struct Metered<S> {
     socket: S,
     share: PollSemaphore,
     whole_message: PollSemaphore,
+    frames: FrameEnds,
     passage: Passage,
     /// Since when it waits for its next piece.
     passing: Option<Instant>,
@@ -259,9 +280,13 @@ impl<S> Metered<S> {
 
     /// Waits for memory for the next step, or for a whole message.
     fn poll_grow(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        locked(&self.arriving.held).waiting.get_or_insert_with(Instant::now);
+        let step_kib = {
+            let mut held = locked(&self.arriving.held);
+            held.waiting.get_or_insert_with(Instant::now);
+            held.taken.next_step_kib()
+        };
         // The semaphores are never closed, so neither is ever `None`.
-        let step = self.share.poll_acquire_many(cx, STEP_KIB);
+        let step = self.share.poll_acquire_many(cx, step_kib);
         let whole = if step.is_pending() { self.whole_message.poll_acquire(cx) } else { Poll::Pending };
         let mut held = locked(&self.arriving.held);
         match (step, whole) {
@@ -290,7 +315,14 @@ impl<S: AsyncRead + Unpin> AsyncRead for Metered<S> {
             ready!(this.poll_grow(cx));
         }
         let before = buf.filled().len();
-        ready!(Pin::new(&mut this.socket).poll_read(cx, buf))?;
+        if !this.frames.give_kept(buf) {
+            let room = buf.remaining().min(this.frames.limit());
+            let mut part = ReadBuf::new(buf.initialize_unfilled_to(room));
+            ready!(Pin::new(&mut this.socket).poll_read(cx, &mut part))?;
+            let read = part.filled().len();
+            buf.advance(read);
+            this.frames.take_in(buf, before);
+        }
         let read = buf.filled().len() - before;
         let mut held = locked(&this.arriving.held);
         held.bytes += read;
@@ -325,6 +357,17 @@ mod tests {
 
     use super::*;
 
+    #[test]
+    fn a_body_takes_no_more_memory_than_is_announced_or_twice_of_what_arrived() {
+        assert_eq!(capacity_for(100, 0, Some(100)), 100);
+        assert_eq!(capacity_for(100, 0, Some(1 << 30)), 100);
+        assert_eq!(capacity_for(101, 100, Some(1 << 30)), 200);
+        assert_eq!(capacity_for(101, 100, Some(150)), 150);
+        assert_eq!(capacity_for(150, 200, Some(1 << 30)), 200);
+        assert_eq!(capacity_for(201, 200, None), 400);
+        assert_eq!(capacity_for(201, 200, Some(150)), 201, "a client may announce too little");
+    }
+
     #[tokio::test(start_paused = true)]
     async fn a_message_that_holds_memory_must_keep_arriving() {
         let intake = Intake::new(2 * STEP_BYTES, STEP_BYTES);
@@ -347,9 +390,9 @@ mod tests {
         let intake = Intake::new(2 * STEP_BYTES, STEP_BYTES);
         let mut rooms = [intake.room(), intake.room(), intake.room()];
         for room in &mut rooms {
-            room.grow_to(FREE_BYTES).await;
+            room.grow_to(FREE_BYTES, FREE_BYTES).await;
         }
-        rooms[0].grow_to(2 * STEP_BYTES).await;
+        rooms[0].grow_to(2 * STEP_BYTES, 2 * STEP_BYTES).await;
         let (mut metered, arriving) = intake.meter(tokio::io::repeat(1));
         let reading = tokio::spawn(async move { tokio::io::copy(&mut metered, &mut tokio::io::sink()).await });
         tokio::time::sleep(STEP_MAX * 2).await;
@@ -365,10 +408,10 @@ mod tests {
         let intake = Intake::new(STEP_KIB as usize * 1024, 1024);
         let endless = || tokio::io::repeat(1);
         let (mut large, mut next) = (vec![0; FREE_BYTES], [0]);
-        // One takes the only step, another the memory of a whole message.
-        let (mut by_steps, _) = intake.meter(endless());
+        // Some take all steps, another the memory of a whole message.
+        let mut by_steps = Vec::from_iter((0..STEP_KIB / FIRST_STEP_KIB).map(|_| intake.meter(endless()).0));
         let (mut whole, _) = intake.meter(endless());
-        for one in [&mut by_steps, &mut whole] {
+        for one in by_steps.iter_mut().chain([&mut whole]) {
             one.read_exact(&mut large).await.unwrap();
             one.read_exact(&mut next).await.unwrap();
         }
@@ -405,7 +448,7 @@ mod tests {
             let mut room = intake.room();
             all.spawn(async move {
                 for steps in 1..=MESSAGE_BYTES / STEP_BYTES {
-                    room.grow_to(steps * STEP_BYTES).await;
+                    room.grow_to(steps * STEP_BYTES, steps * STEP_BYTES).await;
                     tokio::task::yield_now().await;
                 }
             });

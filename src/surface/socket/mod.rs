@@ -1,12 +1,14 @@
 //! WebSocket plumbing: what any protocol over a WebSocket needs, independent of what its messages mean.
 //!
-//! Owns: the upgrade (`handshake`), reading within time and memory bounds (`reader`, `intake`), a bounded queue of
+//! Owns: the upgrade (`handshake`), reading within time and memory bounds (`reader`, `messages`, `intake`, `frame_ends`), a bounded queue of
 //! outgoing messages (`outbox`), writing it (`writer`, `frame`), and pings that tell which events arrived (`probe`).
 //! Never: the iii bus or any other protocol.
 
 pub mod frame;
+pub mod frame_ends;
 pub mod handshake;
 pub mod intake;
+pub mod messages;
 pub mod outbox;
 pub mod probe;
 pub mod read_only;
@@ -24,7 +26,8 @@ use tokio_tungstenite::tungstenite::protocol::{CloseFrame, Role, WebSocketConfig
 use tokio_tungstenite::tungstenite::{Message, Utf8Bytes};
 use tokio_util::sync::CancellationToken;
 
-use self::intake::{Arriving, Intake, Metered};
+use self::intake::{Arriving, Intake};
+use self::messages::Messages;
 use self::read_only::{Pongs, ReadOnly};
 use self::reader::Reader;
 use self::writer::Writer;
@@ -107,7 +110,7 @@ where
         () = shutdown.cancelled() => {}
     }
     // The client is gone or leaves: whether it reads the close frame does not matter.
-    let _ = timeout(CLOSE_MAX, socket.close(None)).await;
+    let _ = timeout(CLOSE_MAX, socket.close()).await;
 }
 
 /// Sends one message and closes. Nothing that the client sends is read before its close frame.
@@ -130,11 +133,7 @@ where
     let _ = timeout(CLOSE_MAX, refused).await;
 }
 
-async fn web_socket<S>(
-    connection: S,
-    message_bytes_max: usize,
-    intake: &Intake,
-) -> (WebSocketStream<Metered<S>>, Arc<Arriving>)
+async fn web_socket<S>(connection: S, message_bytes_max: usize, intake: &Intake) -> (Messages<S>, Arc<Arriving>)
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
@@ -144,5 +143,5 @@ where
         .max_message_size(Some(message_bytes_max))
         .max_frame_size(Some(message_bytes_max));
     let (metered, arriving) = intake.meter(connection);
-    (WebSocketStream::from_raw_socket(metered, Role::Server, Some(config)).await, arriving)
+    (Messages::new(WebSocketStream::from_raw_socket(metered, Role::Server, Some(config)).await), arriving)
 }

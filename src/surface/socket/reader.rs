@@ -5,14 +5,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use futures::StreamExt;
 use tokio::io::{AsyncRead, AsyncWrite, ReadHalf};
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at, timeout};
-use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::error::CapacityError;
 use tokio_tungstenite::tungstenite::{Error as WsError, Message};
 
-use super::intake::{Arriving, Metered, Stuck};
+use super::intake::{Arriving, Stuck};
+use super::messages::Messages;
 use super::outbox::Outbox;
 use super::read_only::{Pongs, ReadOnly};
 use super::{CLOSE_MAX, CloseReason, SocketLimits, Text};
@@ -31,7 +30,7 @@ pub enum Incoming {
 
 /// The reading half of a socket.
 pub struct Reader<S> {
-    stream: WebSocketStream<Metered<ReadOnly<ReadHalf<S>>>>,
+    stream: Messages<ReadOnly<ReadHalf<S>>>,
     arriving: Arc<Arriving>,
     pongs: Arc<Pongs>,
     limits: SocketLimits,
@@ -42,7 +41,7 @@ pub struct Reader<S> {
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Reader<S> {
     pub fn new(
-        stream: WebSocketStream<Metered<ReadOnly<ReadHalf<S>>>>,
+        stream: Messages<ReadOnly<ReadHalf<S>>>,
         arriving: Arc<Arriving>,
         pongs: Arc<Pongs>,
         limits: SocketLimits,
