@@ -341,6 +341,11 @@ async fn a_change_of_voters_whose_leader_was_lost_is_completed_by_the_next_one()
         () = nodes[leader].wait("the first entry", |metrics| sets(metrics) == 2) => {}
         changed = raft.change_membership(change, true) => panic!("it was not interrupted: {changed:?}"),
     }
+    // It has left the leader. Otherwise nobody would know of it after the kill.
+    let told = |metrics: &openraft::RaftMetrics<Types>| {
+        metrics.membership_config.membership().voter_ids().any(|voter| voter == 4)
+    };
+    nodes[(leader + 1) % 3].wait("the first entry at a follower", told).await;
     nodes.remove(leader).kill().await;
     for node in &nodes {
         let complete = |metrics: &openraft::RaftMetrics<Types>| {
