@@ -18,6 +18,8 @@ use super::window::{ANSWER_MAX, Clients, Sample, Tally, Window, measure};
 /// Starting a server and forming its cluster takes seconds.
 pub const START_MAX: Duration = Duration::from_secs(60);
 const RETRY_EVERY: Duration = Duration::from_millis(100);
+/// NATS never answers a request that comes before its servers have found each other.
+const ATTEMPT_MAX: Duration = Duration::from_secs(5);
 
 /// A system that `--with` names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -120,7 +122,8 @@ where
 {
     let begun = Instant::now();
     loop {
-        match attempt().await {
+        let answered = timeout(ATTEMPT_MAX, attempt()).await;
+        match answered.unwrap_or_else(|_| Err(failed(server, "it does not answer"))) {
             Ok(ready) => return Ok(ready),
             Err(last) if begun.elapsed() > START_MAX => {
                 let (server, last) = (server.to_owned(), Box::new(last));
