@@ -1,6 +1,6 @@
 //! Owns: noticing that this member can go on no longer: consensus has stopped because of its log or because of a bug, or
 //! entries cannot be applied.
-//! Never: end the process; whoever started the member does.
+//! Never: end the process; the node that started the member does.
 
 use std::sync::Arc;
 

@@ -139,7 +139,7 @@ impl ApplyThread {
         Ok((ApplyThread::Own(work, Some(failure)), handle))
     }
 
-    /// Tells of a failure of work that was begun. `None` if whoever begins it waits for it.
+    /// Tells of a failure of work that was begun. `None` if the caller that begins it waits for it.
     pub fn failure(&mut self) -> Option<ApplyFailure> {
         match self {
             ApplyThread::Own(_, failure) => failure.take(),

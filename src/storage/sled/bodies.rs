@@ -256,9 +256,9 @@ impl Bodies {
         body_path(&self.dir, number)
     }
 
-    /// Reads a file up to `end` and checks every chunk.
-    pub fn check(&self, number: u32, end: u64) -> Result<(), BodyFault> {
-        let mut at = 0;
+    /// Reads a part of a file, from the start of one chunk to the end of another, and checks every chunk.
+    pub fn check(&self, number: u32, from: u32, end: u64) -> Result<(), BodyFault> {
+        let mut at = from;
         while u64::from(at) < end {
             at = self.load(number, at)?.1;
         }

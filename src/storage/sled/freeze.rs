@@ -128,6 +128,11 @@ impl FrozenPairs {
         self.base.bodies()
     }
 
+    /// Checks a part of a body file. If it is damaged, so is the state.
+    pub fn check_bodies(&self, file: u32, from: u32, end: u64) -> Result<(), Fault> {
+        self.bodies().check(file, from, end).map_err(|fault| self.base.body_fault(fault))
+    }
+
     /// The pairs with their bodies.
     pub fn whole(mut self) -> Pairs<'static> {
         Box::new(std::iter::from_fn(move || {

@@ -176,6 +176,25 @@ fn a_damaged_copy_is_found_and_the_next_build_copies_anew() {
 }
 
 #[test]
+fn a_damaged_body_of_the_state_is_not_copied() {
+    let mut world = World::new();
+    world.add(20);
+    let good = world.build(1);
+    world.add(20);
+    let file = world.dir.path().join("state/gen-1/bodies-1");
+    let mut bytes = fs::read(&file).unwrap();
+    let last = bytes.len() - 1;
+    bytes[last] ^= 4;
+    fs::write(&file, bytes).unwrap();
+    let frozen = world.store.freeze().unwrap();
+    let error = world.snapshots.build(2, Bytes::from_static(b"mark"), frozen, &mut |_| Ok(())).unwrap_err();
+    assert!(error.to_string().contains("bodies-1"), "{error}");
+    assert_eq!(world.snapshots.verify(&good.path, 1).as_ref(), Ok(&good));
+    // The next start rebuilds it from this snapshot and the log.
+    assert!(world.store.commit(&[Change::Clock(1)], Bytes::new()).is_err());
+}
+
+#[test]
 fn a_flipped_bit_anywhere_in_the_snapshot_is_found() {
     let mut world = World::new();
     world.add(3);

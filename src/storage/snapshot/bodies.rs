@@ -23,6 +23,7 @@ use super::Watch;
 use super::error::{Damage, SnapshotError, disk_error};
 use super::write::SYNC_BYTES;
 use crate::storage::files;
+use crate::storage::sled::FrozenPairs;
 use crate::storage::sled::bodies::{Bodies, BodyFault};
 
 const PREFIX: &str = "bodies-";
@@ -53,7 +54,7 @@ impl Apart {
     pub(super) fn check(&self) -> Result<(), SnapshotError> {
         let bodies = self.bodies();
         for (file, end) in &self.files {
-            bodies.check(*file, *end).map_err(|fault| error(&bodies.path(*file), fault))?;
+            bodies.check(*file, 0, *end).map_err(|fault| error(&bodies.path(*file), fault))?;
         }
         Ok(())
     }
@@ -90,8 +91,10 @@ impl Copies {
         self.set == bodies.set()
     }
 
-    /// Copies what a file has grown by. Returns how long it is.
-    pub fn bring_up_to_date(&mut self, bodies: &Bodies, file: u32, watch: Watch<'_>) -> Result<u64, SnapshotError> {
+    /// Copies what a file has grown by, if it is intact: the log is purged behind a snapshot, and then its copy is the
+    /// only other one. Returns how long the file is.
+    pub fn bring_up_to_date(&mut self, pairs: &FrozenPairs, file: u32, watch: Watch<'_>) -> Result<u64, SnapshotError> {
+        let bodies = pairs.bodies();
         let path = self.dir.join(format!("{PREFIX}{file}"));
         let failed = |error| disk_error(format!("writing {}", path.display()))(error);
         let end = bodies.end(file).map_err(failed)?;
@@ -99,6 +102,7 @@ impl Copies {
         if at >= end {
             return Ok(at);
         }
+        pairs.check_bodies(file, at as u32, end).map_err(SnapshotError::State)?;
         let mut source = File::open(bodies.path(file)).map_err(failed)?;
         let mut copy = OpenOptions::new().create(true).truncate(false).write(true).open(&path).map_err(failed)?;
         source.seek(SeekFrom::Start(at)).and_then(|_| copy.seek(SeekFrom::Start(at))).map_err(failed)?;

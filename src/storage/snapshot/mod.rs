@@ -204,11 +204,23 @@ impl Snapshots {
             Some(copies) => writing.insert(copies),
             None => writing.insert(Copies::begin(&self.dir, pairs.bodies().set())?),
         };
-        let sealed = self.drafted(|path| {
+        let written = self.drafted(|path| {
             write::write_apart(Target { disk: &*self.disk, path, index, checkpoint }, pairs, copies, watch)
-        })?;
-        self.known.lock().unwrap_or_else(PoisonError::into_inner).extend(sealed.apart.clone());
-        Ok(sealed)
+        });
+        match &written {
+            Ok(sealed) => {
+                self.known.lock().unwrap_or_else(PoisonError::into_inner).extend(sealed.apart.clone());
+            }
+            Err(error) => {
+                if matches!(error, SnapshotError::Disk { .. }) {
+                    // After a failed sync nobody knows what the copies hold.
+                    *writing = None;
+                }
+                drop(writing);
+                self.remove_unused_bodies();
+            }
+        }
+        written
     }
 
     /// Removes the draft if writing it fails.

@@ -1,6 +1,6 @@
 //! Owns: writing a snapshot file, durable when it returns.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
 use std::sync::Arc;
@@ -65,9 +65,9 @@ pub(super) fn write_apart(
             }
         }
     }
-    let mut ends = std::collections::BTreeMap::new();
+    let mut ends = BTreeMap::new();
     for file in files {
-        ends.insert(file, copies.bring_up_to_date(pairs.bodies(), file, watch)?);
+        ends.insert(file, copies.bring_up_to_date(&pairs, file, watch)?);
     }
     let dir = target.path.parent().unwrap_or(Path::new("."));
     out.finish(target, Some(Arc::new(Apart::new(dir, copies.name, ends, whole_bytes))))
