@@ -8,13 +8,20 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use tempfile::TempDir;
+use xxhash_rust::xxh3::{xxh3_128, xxh3_128_with_seed};
 
-use super::{Sealed, Snapshots};
-use crate::machine::change::{Change, SessionChange};
+use super::format::{BODY, VERSION_APART, print_foot, print_head};
+use super::packed::BLOCK_BYTES;
+use super::{PairReader, Sealed, Snapshots};
+use crate::machine::Answer;
+use crate::machine::change::{AnswerChange, Change, FeedChange, SessionChange};
 use crate::machine::entry::{Body, Entry};
-use crate::machine::ids::SessionId;
+use crate::machine::feed_record::{Record, Recorded};
+use crate::machine::ids::{EntryId, RequestId, SessionId};
 use crate::machine::json::Json;
 use crate::machine::refusal::Fault;
+use crate::machine::session::{SessionMeta, SessionStatus};
+use crate::machine::stamp::Stamp;
 use crate::storage::Store;
 use crate::storage::disk::RealDisk;
 use crate::storage::sled::{Bounds, SledStore, Stored};
@@ -61,6 +68,43 @@ impl World {
         }
     }
 
+    /// Adds entries as clients append them: each with its feed record and its answer.
+    fn append_like_clients(&mut self, count: u64) {
+        const CLIENTS: u64 = 128;
+        let random = |n: u64| xxh3_128_with_seed(&n.to_le_bytes(), 7);
+        let stamp = |n: u64| Stamp { at_ms: 1_790_000_000_000 + n as i64 / 13, seed: random(n) };
+        let session = |n: u64| Stamp { at_ms: 1_789_999_000_000, seed: random(!(n % CLIENTS)) }.session_id();
+        let entry_id = |n: u64| -> EntryId { stamp(n).entry_id(0) };
+        for first in (0..count).step_by(1000) {
+            let mut changes = Vec::new();
+            for n in first..count.min(first + 1000) {
+                let (at_ms, id, session_id) = (stamp(n).at_ms, entry_id(n), session(n));
+                let parent_id = n.checked_sub(CLIENTS).map(entry_id);
+                let body = Body::Custom { custom_type: "c".to_owned(), data: Json::print(&"x".repeat(BODY_BYTES)) };
+                let (revision, origin, place) = (0, None, None);
+                let entry = Entry {
+                    id: id.clone(),
+                    parent_id: parent_id.clone(),
+                    timestamp: at_ms,
+                    revision,
+                    origin,
+                    body,
+                    place,
+                };
+                changes.push(Change::put_entry(&session_id, entry));
+                let what = Recorded::MessageAdded(id.clone());
+                let records = vec![(0, Record { session_id, seq: n / CLIENTS, at_ms, what })];
+                changes.push(Change::Feed(FeedChange::Append { index: n, records }));
+                let answer = Answer::Appended { entry_id: id, parent_id, timestamp: at_ms };
+                let request = RequestId::new(at_ms, random(n << 32));
+                changes.push(Change::Answer(AnswerChange::Record(request, Ok(answer))));
+            }
+            self.store.commit(&changes, Bytes::from(first.to_string())).unwrap();
+        }
+        self.next += count;
+        self.add(0);
+    }
+
     /// How many bodies are in files.
     fn bodies(&self) -> u64 {
         let apart = self.store.freeze().unwrap().apart.unwrap();
@@ -94,6 +138,27 @@ fn directories(dir: &Path) -> Vec<PathBuf> {
     fs::read_dir(dir).unwrap().map(|found| found.unwrap().path()).filter(|path| path.is_dir()).collect()
 }
 
+/// The same snapshot, as earlier builds wrote it.
+fn in_format_2(sealed: &Sealed) -> Vec<u8> {
+    let mut file = print_head(VERSION_APART, &sealed.checkpoint);
+    let mut reader = PairReader::open(&RealDisk, sealed).unwrap();
+    let mut pairs = 0;
+    while let Some((key, stored)) = reader.stored().unwrap() {
+        let (length, value) = match stored {
+            Stored::Value(value) => (value.len() as u32, value.to_vec()),
+            Stored::Body(place) => (BODY | place.length(), place.print().to_vec()),
+        };
+        file.extend((key.len() as u32).to_le_bytes());
+        file.extend(length.to_le_bytes());
+        file.extend(key);
+        file.extend(value);
+        pairs += 1;
+    }
+    file.extend(print_foot(sealed.apart.as_deref(), pairs, file.len() as u64));
+    file.extend(xxh3_128(&file).to_le_bytes());
+    file
+}
+
 fn pairs(snapshots: &Snapshots, sealed: &Sealed) -> Result<Pairs, Fault> {
     snapshots.pairs(sealed).map_err(|error| Fault(error.to_string()))?.collect()
 }
@@ -116,6 +181,68 @@ fn it_reads_back_with_its_bodies_also_after_a_restart() {
     let copy = World::new();
     copy.store.replace(again.pairs(&sealed).unwrap(), Bytes::from_static(b"mark")).unwrap();
     assert_eq!(copy.truth(), truth);
+}
+
+#[test]
+fn one_of_an_earlier_build_is_read() {
+    let mut world = World::new();
+    world.add(50);
+    world.commit(Change::Clock(7));
+    let sealed = world.build(5);
+    let older = in_format_2(&sealed);
+    fs::write(&sealed.path, &older).unwrap();
+    let snapshots = open(&world.dir);
+    let found = snapshots.newest().unwrap();
+    assert_eq!(snapshots.verify(&found.path, 5).as_ref(), Ok(&found));
+    assert_eq!(pairs(&snapshots, &found).unwrap(), world.truth());
+    assert_eq!(found.whole_bytes(), sealed.whole_bytes());
+    for at in (0..older.len()).step_by(7) {
+        let mut bad = older.clone();
+        bad[at] ^= 4;
+        fs::write(&found.path, bad).unwrap();
+        assert!(snapshots.verify(&found.path, 5).is_err(), "byte {at}");
+    }
+}
+
+#[test]
+fn keys_records_and_answers_take_less_than_half_of_their_bytes() {
+    let mut world = World::new();
+    world.append_like_clients(5000);
+    let sealed = world.build(5);
+    let plain = in_format_2(&sealed).len() as u64;
+    assert!(sealed.bytes * 2 < plain, "{} of {plain}", sealed.bytes);
+    assert_eq!(pairs(&world.snapshots, &sealed).unwrap(), world.truth());
+}
+
+#[test]
+fn a_value_that_is_longer_than_a_block_reads_back_and_its_damage_is_found() {
+    let world = World::new();
+    let noise: String = (0..BLOCK_BYTES as u64 / 8).map(|n| format!("{:032x}", xxh3_128(&n.to_le_bytes()))).collect();
+    assert!(noise.len() > 3 * BLOCK_BYTES);
+    world.commit(Change::put_meta(SessionMeta {
+        session_id: "s".into(),
+        title: String::new(),
+        description: noise,
+        status: SessionStatus::Idle,
+        status_reason: None,
+        message_count: 0,
+        metadata: None,
+        forked_from: None,
+        created_at: 1,
+        updated_at: 2,
+    }));
+    let sealed = world.build(5);
+    assert_eq!(pairs(&world.snapshots, &sealed).unwrap(), world.truth());
+    let whole = fs::read(&sealed.path).unwrap();
+    assert!(whole.len() > BLOCK_BYTES);
+    for at in (0..whole.len()).step_by(199) {
+        let mut bad = whole.clone();
+        bad[at] ^= 4;
+        fs::write(&sealed.path, bad).unwrap();
+        assert!(world.snapshots.verify(&sealed.path, 5).is_err(), "byte {at}");
+        fs::write(&sealed.path, &whole[..at]).unwrap();
+        assert!(world.snapshots.verify(&sealed.path, 5).is_err(), "cut at {at}");
+    }
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::fmt;
 use std::io;
 use std::path::PathBuf;
 
-use super::format::VERSION_APART;
+use super::format::VERSION_PACKED;
 use crate::machine::refusal::Fault;
 
 /// A snapshot that cannot be written, or whose bytes changed.
@@ -28,6 +28,13 @@ pub enum Damage {
     CheckpointTooLong(u32),
     /// A length points beyond the end of the file.
     BeyondEnd,
+    /// The lengths of a block of pairs are none that a block has.
+    BlockLengths {
+        packed: u32,
+        pairs: u32,
+    },
+    /// A block of pairs does not match its checksum.
+    Block,
     /// The number or the size of the pairs differs from what the footer says.
     FooterMismatch,
     Checksum,
@@ -43,10 +50,14 @@ impl fmt::Display for Damage {
             Damage::CutShort => f.write_str("it was cut short"),
             Damage::NotASnapshot => f.write_str("it is not a snapshot file"),
             Damage::UnknownVersion(version) => {
-                write!(f, "it has snapshot format {version}; this build reads formats up to {VERSION_APART}")
+                write!(f, "it has snapshot format {version}; this build reads formats up to {VERSION_PACKED}")
             }
             Damage::CheckpointTooLong(bytes) => write!(f, "its header says that the checkpoint has {bytes} bytes"),
             Damage::BeyondEnd => f.write_str("a length in it points beyond its end"),
+            Damage::BlockLengths { packed, pairs } => {
+                write!(f, "a block in it says that {packed} bytes hold {pairs} bytes of pairs")
+            }
+            Damage::Block => f.write_str("a block in it does not match its checksum"),
             Damage::FooterMismatch => f.write_str("its pairs do not match its footer"),
             Damage::Checksum => f.write_str("its checksum does not match"),
             Damage::Unreadable(why) | Damage::Body(why) => f.write_str(why),

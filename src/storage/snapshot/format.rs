@@ -9,16 +9,18 @@
 //! The file holds its own length and checksum, so that a truncated copy is never taken for a complete one.
 //!
 //! Format 1, above, holds everything. It is what nodes send to each other and what a backup holds. A node whose bodies are
-//! in files writes format 2 for itself, which has the texts of entries in copies of these files (`bodies.rs`):
+//! in files writes format 3 for itself. The texts of entries are in copies of these files (`bodies.rs`), and the rest is
+//! packed in blocks (`packed.rs`):
 //!
 //! ```text
 //! <index, 20 digits>.snap:
 //!   magic 8 | version u32 | checkpoint length u32 | checkpoint
-//!   (key length u32 | value length u32 | key | value) for each pair in key order; the highest bit of a value length says
-//!                                       that the value is a body, and the place of the body stands there instead, 16
+//!   blocks, which hold (key length u32 | value length u32 | key | value) for each pair in key order; the highest bit of a
+//!                       value length says that the value is a body, and the place of the body stands there instead, 16
 //!   end u32 = ffffffff | (number u32 | bytes u64) for each body file | body files u32 | directory of the copies 16
 //!   | pairs u64 | length in format 1 u64 | length of the file u64 | xxh3-128 of all bytes before, 16
 //! ```
+//! Format 2 is the same without blocks: the pairs stand in the file as they are. It is read and not written any more.
 
 use std::collections::BTreeMap;
 use std::io::{Read, Seek, SeekFrom};
@@ -34,15 +36,17 @@ pub(super) const MAGIC: &[u8; 8] = b"SMSNAPSH";
 pub(super) const VERSION: u32 = 1;
 /// Bodies stand in files of their own.
 pub(super) const VERSION_APART: u32 = 2;
+/// And the pairs are packed.
+pub(super) const VERSION_PACKED: u32 = 3;
 /// In the length of a value: it is a body.
 pub(super) const BODY: u32 = 1 << 31;
-/// The part of the foot of format 2 whose length is known, without the checksum.
+/// The part of the foot of formats 2 and 3 whose length is known, without the checksum.
 const APART_TAIL_BYTES: usize = 44;
 const FILE_BYTES: usize = 12;
 pub(super) const CHECKSUM_BYTES: u64 = 16;
 pub(super) const HEAD_BYTES: u64 = 16;
 pub(super) const FOOT_BYTES: u64 = 36;
-/// Marks the end of the pairs, in the place of a key length.
+/// Marks the end of the pairs, in the place of a key length or of a block.
 pub(super) const END: u32 = u32::MAX;
 /// A checkpoint is a log id and a membership. A longer one is damage.
 const CHECKPOINT_BYTES_MAX: u32 = 1 << 20;
@@ -80,7 +84,7 @@ pub(super) fn inspect(disk: &dyn Disk, path: &Path, index: u64) -> Result<Sealed
     };
     let mut foot = end(FOOT_BYTES).map_err(failed)?;
     let mut apart = None;
-    if version == VERSION_APART {
+    if version >= VERSION_APART {
         let tail_bytes = APART_TAIL_BYTES as u64 + CHECKSUM_BYTES;
         if HEAD_BYTES + u64::from(checkpoint_bytes) + tail_bytes + 4 > bytes {
             return Err(damaged(Damage::CutShort));
@@ -123,7 +127,7 @@ pub(super) fn print_foot(apart: Option<&Apart>, pairs: u64, bytes_before: u64) -
     foot
 }
 
-/// What a foot of format 2 says of the bodies.
+/// What a foot of format 2 or 3 says of the bodies.
 fn read_apart(foot: &[u8], path: &Path) -> Option<Apart> {
     let tail = foot.len().checked_sub(APART_TAIL_BYTES + CHECKSUM_BYTES as usize)?;
     let number = |at: usize| Some(u64::from_le_bytes(foot.get(at..at + 8)?.try_into().ok()?));
@@ -161,7 +165,7 @@ pub(super) fn check_head(head: &[u8; HEAD_BYTES as usize]) -> Result<Head, Damag
         return Err(Damage::NotASnapshot);
     }
     let version = number(8);
-    if version != VERSION && version != VERSION_APART {
+    if !(VERSION..=VERSION_PACKED).contains(&version) {
         return Err(Damage::UnknownVersion(version));
     }
     match number(12) {

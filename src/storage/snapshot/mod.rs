@@ -1,13 +1,14 @@
 //! Snapshot files: the state at one point in time as a file.
 //!
 //! Owns: the directory of snapshots (this file), the layout (`format.rs`), writing (`write.rs`), reading (`read.rs`),
-//! copies of body files (`bodies.rs`), and the stream that other nodes get (`whole.rs`). A snapshot is written completely,
-//! synced, and then renamed to its final name. The newest one is used.
+//! blocks of packed pairs (`packed.rs`), copies of body files (`bodies.rs`), and the stream that other nodes get
+//! (`whole.rs`). A snapshot is written completely, synced, and then renamed to its final name. The newest one is used.
 //! Never: what the pairs or the checkpoint mean.
 
 mod bodies;
 mod error;
 mod format;
+mod packed;
 mod read;
 mod whole;
 mod write;

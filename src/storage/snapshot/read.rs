@@ -4,15 +4,17 @@ use std::io::{self, BufReader, Read};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use bytes::Bytes;
+use bytes::{Buf, Bytes};
 use xxhash_rust::xxh3::Xxh3;
 
 use super::Sealed;
 use super::bodies::{self, Apart};
 use super::error::{Damage, SnapshotError, disk_error};
 use super::format::{
-    BODY, BUFFER_BYTES, CHECKSUM_BYTES, END, FOOT_BYTES, HEAD_BYTES, Head, VERSION, check_head, print_foot,
+    BODY, BUFFER_BYTES, CHECKSUM_BYTES, END, FOOT_BYTES, HEAD_BYTES, Head, VERSION, VERSION_PACKED, check_head,
+    print_foot,
 };
+use super::packed::{BLOCK_HEAD_BYTES, BlockHead};
 use crate::machine::refusal::Fault;
 use crate::storage::Pairs;
 use crate::storage::disk::{Disk, DiskFile};
@@ -29,8 +31,10 @@ pub struct PairReader<R> {
     path: PathBuf,
     /// Length of the whole snapshot.
     bytes: u64,
-    /// Bytes of pairs that were not read yet.
+    /// Bytes of the file that were not read yet, up to and with the end mark.
     left: u64,
+    /// What was unpacked and not read yet. `None` if the pairs stand in the file as they are.
+    block: Option<Bytes>,
     pairs: u64,
     /// The checksum that was announced, if one was. The one in the file is checked in any case.
     announced: Option<u128>,
@@ -47,8 +51,13 @@ impl PairReader<BufReader<Box<dyn DiskFile>>> {
         reader.announced = Some(sealed.checksum);
         reader.apart = sealed.apart.clone();
         let before = HEAD_BYTES + sealed.checkpoint.len() as u64;
-        let mut head = vec![0; before as usize];
+        let mut head = [0; HEAD_BYTES as usize];
         reader.fill(&mut head).map_err(failed)?;
+        let damaged = |why| SnapshotError::Damaged { file: sealed.path.clone(), why };
+        let Head { version, .. } = check_head(&head).map_err(damaged)?;
+        reader.block = (version == VERSION_PACKED).then(Bytes::new);
+        let mut checkpoint = vec![0; sealed.checkpoint.len()];
+        reader.fill(&mut checkpoint).map_err(failed)?;
         reader.left = (sealed.bytes + 4).saturating_sub(before + reader.foot_bytes());
         Ok(reader)
     }
@@ -72,8 +81,8 @@ impl<R: Read> PairReader<R> {
     }
 
     fn new(file: R, path: PathBuf, bytes: u64) -> PairReader<R> {
-        let (announced, apart) = (None, None);
-        PairReader { file, hash: Xxh3::new(), path, bytes, left: 0, pairs: 0, announced, apart, ended: false }
+        let (block, announced, apart) = (None, None, None);
+        PairReader { file, hash: Xxh3::new(), path, bytes, left: 0, block, pairs: 0, announced, apart, ended: false }
     }
 
     /// From the end mark to the end of the snapshot.
@@ -98,42 +107,93 @@ impl<R: Read> PairReader<R> {
 
     /// The next pair as it stands in the file.
     pub(super) fn stored(&mut self) -> Result<Option<(Vec<u8>, Stored)>, Damage> {
-        let key_bytes = self.number()?;
-        if key_bytes == END {
+        let Some(key_bytes) = self.next_key()? else {
             return self.check_foot().map(|()| None);
-        }
+        };
         let value_bytes = self.number()?;
         let key = self.bytes(key_bytes)?;
         self.pairs += 1;
         if self.apart.is_some() && value_bytes & BODY != 0 {
             let mut place = [0; PLACE_BYTES];
-            self.left = self.left.checked_sub(PLACE_BYTES as u64).ok_or(Damage::BeyondEnd)?;
-            self.fill(&mut place).map_err(unreadable)?;
+            self.take(&mut place)?;
             return Ok(Some((key, Stored::Body(Place::parse(place)))));
         }
         let value = self.bytes(value_bytes)?;
         Ok(Some((key, Stored::Value(value.into()))))
     }
 
-    fn fill(&mut self, bytes: &mut [u8]) -> io::Result<()> {
-        self.file.read_exact(bytes)?;
-        self.hash.update(bytes);
-        Ok(())
+    /// The length of the next key; `None` after the last pair.
+    fn next_key(&mut self) -> Result<Option<u32>, Damage> {
+        if self.block.is_none() {
+            return self.number().map(|length| Some(length).filter(|length| *length != END));
+        }
+        let begins = self.block.as_ref().is_some_and(|block| !block.is_empty()) || self.load_block()?;
+        begins.then(|| self.number()).transpose()
     }
 
     fn number(&mut self) -> Result<u32, Damage> {
         let mut bytes = [0; 4];
-        self.left = self.left.checked_sub(4).ok_or(Damage::BeyondEnd)?;
-        self.fill(&mut bytes).map_err(unreadable)?;
+        self.take(&mut bytes)?;
         Ok(u32::from_le_bytes(bytes))
     }
 
-    /// Checks the length against the size of the file before it allocates: a damaged length must not reserve memory.
+    /// Checks the length against the size of the file before it allocates: a damaged length must not reserve memory. A
+    /// length in a block was checked with the block.
     fn bytes(&mut self, count: u32) -> Result<Vec<u8>, Damage> {
-        self.left = self.left.checked_sub(u64::from(count)).ok_or(Damage::BeyondEnd)?;
+        if self.block.is_none() && u64::from(count) > self.left {
+            return Err(Damage::BeyondEnd);
+        }
         let mut bytes = vec![0; count as usize];
-        self.fill(&mut bytes).map_err(unreadable)?;
+        self.take(&mut bytes)?;
         Ok(bytes)
+    }
+
+    /// Reads bytes of pairs.
+    fn take(&mut self, mut bytes: &mut [u8]) -> Result<(), Damage> {
+        while !bytes.is_empty() {
+            match &mut self.block {
+                None => return self.read(bytes),
+                Some(block) if block.is_empty() => {
+                    if !self.load_block()? {
+                        return Err(Damage::BeyondEnd);
+                    }
+                }
+                Some(block) => {
+                    let (now, later) = bytes.split_at_mut(block.len().min(bytes.len()));
+                    block.copy_to_slice(now);
+                    bytes = later;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Unpacks the next block; false if the end mark stands there.
+    fn load_block(&mut self) -> Result<bool, Damage> {
+        let mut head = [0; BLOCK_HEAD_BYTES];
+        let (first, rest) = head.split_at_mut(4);
+        self.read(first)?;
+        if first == END.to_le_bytes() {
+            return Ok(false);
+        }
+        self.read(rest)?;
+        let head = BlockHead::parse(head)?;
+        let mut packed = vec![0; head.packed_bytes()];
+        self.read(&mut packed)?;
+        self.block = Some(head.unpack(packed)?.into());
+        Ok(true)
+    }
+
+    /// Reads bytes of the file, up to and with the end mark.
+    fn read(&mut self, bytes: &mut [u8]) -> Result<(), Damage> {
+        self.left = self.left.checked_sub(bytes.len() as u64).ok_or(Damage::BeyondEnd)?;
+        self.fill(bytes).map_err(unreadable)
+    }
+
+    fn fill(&mut self, bytes: &mut [u8]) -> io::Result<()> {
+        self.file.read_exact(bytes)?;
+        self.hash.update(bytes);
+        Ok(())
     }
 
     fn check_foot(&mut self) -> Result<(), Damage> {

@@ -10,7 +10,8 @@ use xxhash_rust::xxh3::Xxh3;
 
 use super::bodies::{Apart, Copies};
 use super::error::{SnapshotError, disk_error};
-use super::format::{BODY, BUFFER_BYTES, FOOT_BYTES, VERSION, VERSION_APART, print_foot, print_head};
+use super::format::{BODY, BUFFER_BYTES, FOOT_BYTES, VERSION, VERSION_PACKED, print_foot, print_head};
+use super::packed::{BLOCK_BYTES, pack};
 use super::{Sealed, Watch};
 use crate::storage::Pairs;
 use crate::storage::disk::{Disk, DiskFile};
@@ -38,14 +39,14 @@ pub(super) fn write(target: Target<'_>, pairs: Pairs<'_>, watch: Watch<'_>) -> R
     out.finish(target, None)
 }
 
-/// Writes all pairs, and brings the copies of the body files that they refer to up to date.
+/// Writes all pairs, packed, and brings the copies of the body files that they refer to up to date.
 pub(super) fn write_apart(
     target: Target<'_>,
     mut pairs: FrozenPairs,
     copies: &mut Copies,
     watch: Watch<'_>,
 ) -> Result<Sealed, SnapshotError> {
-    let mut out = Out::create(&target, VERSION_APART)?;
+    let mut out = Packing::create(&target)?;
     let mut files = BTreeSet::new();
     let mut whole_bytes = print_head(VERSION, &target.checkpoint).len() as u64 + FOOT_BYTES;
     for pair in pairs.by_ref() {
@@ -70,7 +71,51 @@ pub(super) fn write_apart(
         ends.insert(file, copies.bring_up_to_date(&pairs, file, watch)?);
     }
     let dir = target.path.parent().unwrap_or(Path::new("."));
-    out.finish(target, Some(Arc::new(Apart::new(dir, copies.name, ends, whole_bytes))))
+    out.finish(target, Arc::new(Apart::new(dir, copies.name, ends, whole_bytes)))
+}
+
+/// A file whose pairs are packed block by block.
+struct Packing<'a> {
+    out: Out<'a>,
+    /// Pairs that are not packed yet, and the block they become.
+    pairs: Vec<u8>,
+    block: Vec<u8>,
+}
+
+impl<'a> Packing<'a> {
+    fn create(target: &Target<'a>) -> Result<Packing<'a>, SnapshotError> {
+        let out = Out::create(target, VERSION_PACKED)?;
+        Ok(Packing { out, pairs: Vec::with_capacity(BLOCK_BYTES), block: Vec::new() })
+    }
+
+    fn pair(&mut self, key: &[u8], length: u32, value: &[u8]) -> Result<(), SnapshotError> {
+        for mut part in [&(key.len() as u32).to_le_bytes(), &length.to_le_bytes(), key, value] {
+            while !part.is_empty() {
+                let (now, later) = part.split_at(part.len().min(BLOCK_BYTES - self.pairs.len()));
+                self.pairs.extend_from_slice(now);
+                part = later;
+                if self.pairs.len() == BLOCK_BYTES {
+                    self.end_block()?;
+                }
+            }
+        }
+        self.out.pairs += 1;
+        Ok(())
+    }
+
+    fn end_block(&mut self) -> Result<(), SnapshotError> {
+        pack(&self.pairs, &mut self.block);
+        self.pairs.clear();
+        self.out.put(&[&self.block])?;
+        self.out.sync_step()
+    }
+
+    fn finish(mut self, target: Target<'_>, apart: Arc<Apart>) -> Result<Sealed, SnapshotError> {
+        if !self.pairs.is_empty() {
+            self.end_block()?;
+        }
+        self.out.finish(target, Some(apart))
+    }
 }
 
 /// A file that is hashed while it is written.
@@ -96,7 +141,7 @@ impl<'a> Out<'a> {
     fn pair(&mut self, key: &[u8], length: u32, value: &[u8]) -> Result<(), SnapshotError> {
         self.put(&[&(key.len() as u32).to_le_bytes(), &length.to_le_bytes(), key, value])?;
         self.pairs += 1;
-        if self.bytes - self.synced >= SYNC_BYTES { self.sync() } else { Ok(()) }
+        self.sync_step()
     }
 
     fn finish(mut self, target: Target<'_>, apart: Option<Arc<Apart>>) -> Result<Sealed, SnapshotError> {
@@ -117,6 +162,10 @@ impl<'a> Out<'a> {
             self.done(written)?;
         }
         Ok(())
+    }
+
+    fn sync_step(&mut self) -> Result<(), SnapshotError> {
+        if self.bytes - self.synced >= SYNC_BYTES { self.sync() } else { Ok(()) }
     }
 
     fn sync(&mut self) -> Result<(), SnapshotError> {
