@@ -49,6 +49,7 @@ mod refusals;
 pub mod listener;
 pub mod recover;
 pub mod housekeeping;
+pub mod pace;
 pub mod disk_space;
 pub mod elections;
 pub mod figures;

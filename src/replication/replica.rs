@@ -38,6 +38,7 @@ use super::local_node::LocalNode;
 use super::log_store::LogStore;
 use super::membership::MembershipChanges;
 use super::network::Peers;
+use super::pace::Pace;
 use super::peer_service::OnCluster;
 use super::read_index::ReadIndex;
 use super::recover::{check_vote, recover};
@@ -364,7 +365,10 @@ impl Replica {
         let figures = Arc::new(Figures::default());
         let (free, min_free) = (settings.free_bytes.clone(), settings.min_free_bytes);
         let disk_space = Arc::new(DiskSpace::new(settings.node_id, free, min_free));
-        let machine = StateMachine::new(apply, RAFT_GROUP, snapshots.clone(), figures.clone(), disk_space.clone());
+        // Without threads of its own a member must never sleep.
+        let pace = if settings.own_threads { Pace::Half } else { Pace::Full };
+        let machine =
+            StateMachine::new(apply, RAFT_GROUP, snapshots.clone(), figures.clone(), disk_space.clone(), pace);
         let raft = Raft::new(settings.node_id, config, peers.clone(), LogStore::new(log.clone()), machine);
         let raft = threads.on_consensus(raft).await.map_err(|error| StartError::Raft(error.to_string()))?;
         let raft = raft.map_err(|fatal| StartError::Raft(fatal.to_string()))?;

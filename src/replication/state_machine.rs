@@ -15,6 +15,7 @@ use tracing::{info, warn};
 use super::checkpoint::Checkpoint;
 use super::disk_space::DiskSpace;
 use super::figures::{self, Figures};
+use super::pace::{Pace, Steps};
 use super::threads::ApplyThread;
 use super::types::{LogId, SnapshotMeta, StoredMembership, Types};
 use crate::machine::refusal::Fault;
@@ -32,6 +33,7 @@ pub struct StateMachine {
     snapshots: Arc<Snapshots>,
     figures: Arc<Figures>,
     disk_space: Arc<DiskSpace>,
+    pace: Pace,
 }
 
 impl StateMachine {
@@ -41,8 +43,9 @@ impl StateMachine {
         snapshots: Arc<Snapshots>,
         figures: Arc<Figures>,
         disk_space: Arc<DiskSpace>,
+        pace: Pace,
     ) -> StateMachine {
-        StateMachine { apply, group, snapshots, figures, disk_space }
+        StateMachine { apply, group, snapshots, figures, disk_space, pace }
     }
 
     async fn apply_batch(&mut self, batch: Vec<EntryResponder<Types>>) -> io::Result<()> {
@@ -112,7 +115,8 @@ impl RaftStateMachine<Types> for StateMachine {
             Err(error) => (None, Err(Fault(error.to_string()))),
         };
         let (snapshots, figures, disk_space) = (self.snapshots.clone(), self.figures.clone(), self.disk_space.clone());
-        Builder { frozen: Mutex::new(Some(frozen)), store, group: self.group, snapshots, figures, disk_space }
+        let (group, pace) = (self.group, self.pace);
+        Builder { frozen: Mutex::new(Some(frozen)), store, group, snapshots, figures, disk_space, pace }
     }
 
     async fn install_snapshot(&mut self, meta: &SnapshotMeta, snapshot: Sealed) -> io::Result<()> {
@@ -175,6 +179,7 @@ pub struct Builder {
     snapshots: Arc<Snapshots>,
     figures: Arc<Figures>,
     disk_space: Arc<DiskSpace>,
+    pace: Pace,
 }
 
 impl RaftSnapshotBuilder<Types> for Builder {
@@ -194,8 +199,9 @@ impl Builder {
         let frozen = self.frozen.get_mut().unwrap_or_else(PoisonError::into_inner).take();
         let mut frozen = frozen.ok_or_else(used)?.map_err(io_error)?;
         loop {
-            let (snapshots, group, disk_space) = (self.snapshots.clone(), self.group, self.disk_space.clone());
-            let written = off_runtime(move || write(&snapshots, group, frozen, disk_space)).await?;
+            let (snapshots, group, pace) = (self.snapshots.clone(), self.group, self.pace);
+            let disk_space = self.disk_space.clone();
+            let written = off_runtime(move || write(&snapshots, group, frozen, &disk_space, pace)).await?;
             let no_room = match written {
                 Err(error) if error.kind() == io::ErrorKind::StorageFull => error,
                 written => return described(written?, group),
@@ -216,11 +222,15 @@ impl Builder {
 const LOOK_EVERY_BYTES: usize = 1 << 20;
 
 /// Writes one frozen state and makes it the newest snapshot. Stops before the log has no space left.
-fn write(snapshots: &Snapshots, group: u32, frozen: Frozen, disk_space: Arc<DiskSpace>) -> io::Result<Sealed> {
+fn write(snapshots: &Snapshots, group: u32, frozen: Frozen, disk_space: &DiskSpace, pace: Pace) -> io::Result<Sealed> {
     let checkpoint = Checkpoint::of(frozen.checkpoint.clone(), group).map_err(io_error)?;
     let index = checkpoint.applied.map_or(0, |applied| applied.index);
     let (mut out_of_room, mut since_look) = (false, 0);
+    let mut steps = Steps::new(pace);
+    // A snapshot that frees space is needed now.
+    let may_rest = || !snapshots.is_closed() && !disk_space.own_is_low();
     let watch = &mut |bytes| {
+        steps.add(bytes, may_rest);
         since_look += bytes;
         if since_look >= LOOK_EVERY_BYTES {
             since_look = 0;

@@ -10,6 +10,7 @@ use super::RAFT_GROUP;
 use super::apply::Applier;
 use super::disk_space::DiskSpace;
 use super::log_store::LogStore;
+use super::pace::Pace;
 use super::state_machine::StateMachine;
 use super::threads::ApplyThread;
 use super::types::Types;
@@ -38,7 +39,7 @@ impl StoreBuilder<Types, LogStore, StateMachine, TempDir> for Builder {
         let snapshots = Arc::new(Snapshots::open(disk, &dir.path().join("snapshots")).unwrap());
         let apply = ApplyThread::here(applier, Arc::new(|| std::time::Duration::ZERO));
         let disk_space = Arc::new(DiskSpace::new(1, Arc::new(|| None), 0));
-        let machine = StateMachine::new(apply, RAFT_GROUP, snapshots, Arc::default(), disk_space);
+        let machine = StateMachine::new(apply, RAFT_GROUP, snapshots, Arc::default(), disk_space, Pace::Full);
         Ok((dir, LogStore::new(log), machine))
     }
 }
