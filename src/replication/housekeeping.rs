@@ -45,6 +45,29 @@ pub struct Cadence {
     pub keep_entries: u64,
 }
 
+/// Where a node stands among the voters, in the order of their ids. They apply the same entries, so without this all
+/// of them would write their snapshots at the same time.
+#[derive(Debug, Clone, Copy)]
+struct Turn {
+    place: u64,
+    voters: u64,
+}
+
+impl Turn {
+    /// A node that has no vote comes after the voters.
+    fn of(node: u64, voters: impl Iterator<Item = u64>) -> Turn {
+        let mut voters: Vec<u64> = voters.collect();
+        voters.sort_unstable();
+        let place = voters.binary_search(&node).unwrap_or(voters.len()) as u64;
+        Turn { place, voters: voters.len().max(1) as u64 }
+    }
+
+    /// How much log this node waits for where the first one waits for `log`: up to half more.
+    fn later(self, log: u64) -> u64 {
+        log.saturating_add(log / (2 * self.voters) * self.place)
+    }
+}
+
 /// Applied since the newest snapshot.
 #[derive(Debug, Default, Clone, Copy)]
 struct Since {
@@ -57,11 +80,11 @@ struct Since {
 }
 
 impl Cadence {
-    fn due(&self, since: Since) -> bool {
-        let enough = since.entries >= self.entries || since.bytes >= self.bytes;
-        // Not before the log has grown by the size of the previous snapshot. So a growing state is written about twice
-        // in all snapshots together, and the log stays smaller than the state.
-        let grown = enough && since.bytes >= since.snapshot_bytes;
+    fn due(&self, since: Since, turn: Turn) -> bool {
+        let enough = since.entries >= turn.later(self.entries) || since.bytes >= turn.later(self.bytes);
+        // Not before the log has grown by the size of the previous snapshot. So a growing state is written at most
+        // about twice in all snapshots together, and the log stays smaller than the state, or one and a half of it.
+        let grown = enough && since.bytes >= turn.later(since.snapshot_bytes);
         // Deleted entries stand in the log and in the snapshot until the next one. It frees at least what it writes, so
         // all of this kind together write less than was deleted.
         let shrunk = since.freed_bytes >= self.bytes / KEPT_PART && since.freed_bytes >= since.entry_bytes;
@@ -153,7 +176,12 @@ pub async fn run(raft: Raft, changes: Arc<MembershipChanges>, kept: Kept, cadenc
 /// Returns false after consensus has stopped.
 async fn step(raft: &Raft, kept: &Kept, cadence: &Cadence, memory: &mut Memory) -> bool {
     let Kept { log, snapshots, store, disk_space } = kept;
-    let applied = raft.metrics().borrow_watched().last_applied.map_or(0, |applied| applied.index);
+    let (applied, turn) = {
+        let metrics = raft.metrics();
+        let metrics = metrics.borrow_watched();
+        let turn = Turn::of(metrics.id, metrics.membership_config.membership().voter_ids());
+        (metrics.last_applied.map_or(0, |applied| applied.index), turn)
+    };
     let (covered, snapshot_bytes) = snapshots.newest().map_or((0, 0), |newest| (newest.index, newest.whole_bytes()));
     let purged = log.edges().purged.map_or(0, |purged| purged.index);
     let low = disk_space.own_is_low();
@@ -173,7 +201,7 @@ async fn step(raft: &Raft, kept: &Kept, cadence: &Cadence, memory: &mut Memory) 
     };
     // A snapshot that does not fit would fail, and take the last space from the log meanwhile.
     let frees = low && Cadence::frees(since, memory.freed.map(|freed| freed.elapsed()));
-    let due = cadence.due(since) || snapshots.is_damaged() || frees;
+    let due = cadence.due(since, turn) || snapshots.is_damaged() || frees;
     // After deletes the next one is smaller than the last. One that does not fit after all is given up in time.
     let has_room = if frees { disk_space.leaves_room_for_log() } else { disk_space.has_room_for(snapshot_bytes) };
     if done.is_ok() && due && has_room {
@@ -190,17 +218,52 @@ mod tests {
     use super::*;
 
     const CADENCE: Cadence = Cadence { entries: 100, bytes: 1000, keep_entries: 10 };
+    const ALONE: Turn = Turn { place: 0, voters: 1 };
+
+    /// Of one node, of three and of five, and of learners beside them.
+    fn all_turns() -> impl Iterator<Item = Turn> {
+        [1, 3, 5].into_iter().flat_map(|voters| (0..=voters).map(move |place| Turn { place, voters }))
+    }
 
     #[test]
     fn a_snapshot_is_due_after_many_entries_or_many_bytes_but_not_without_any() {
-        let due =
-            |entries, bytes, snapshot_bytes| CADENCE.due(Since { entries, bytes, snapshot_bytes, ..Since::default() });
+        let due = |entries, bytes, snapshot_bytes| {
+            CADENCE.due(Since { entries, bytes, snapshot_bytes, ..Since::default() }, ALONE)
+        };
         assert!(!due(0, 0, 0));
         assert!(!due(99, 999, 0));
         assert!(due(100, 10, 0));
         assert!(due(1, 1000, 0));
         assert!(!due(100, 900, 1000), "a large state is not written for a few changes");
         assert!(due(100, 1000, 1000));
+    }
+
+    #[test]
+    fn the_voters_build_one_after_the_other() {
+        let since = |entries, bytes, snapshot_bytes| Since { entries, bytes, snapshot_bytes, ..Since::default() };
+        let first = |node: u64, due: &dyn Fn(u64) -> Since| {
+            let turn = Turn::of(node, [2, 5, 9].into_iter());
+            (0..10_000).find(|n| CADENCE.due(due(*n), turn))
+        };
+        let many = |entries| since(entries, 0, 0);
+        assert_eq!([2, 5, 9, 7].map(|node| first(node, &many)), [Some(100), Some(116), Some(132), Some(148)]);
+        let large = |bytes| since(1, bytes, 0);
+        assert_eq!([2, 5, 9, 7].map(|node| first(node, &large)), [Some(1000), Some(1166), Some(1332), Some(1498)]);
+        let behind_a_snapshot = |bytes| since(1000, bytes, 6000);
+        assert_eq!(
+            [2, 5, 9, 7].map(|node| first(node, &behind_a_snapshot)),
+            [Some(6000), Some(7000), Some(8000), Some(9000)]
+        );
+        let huge = Cadence { entries: u64::MAX, bytes: u64::MAX, ..CADENCE };
+        assert!(!huge.due(since(1 << 40, 1 << 40, 0), Turn { place: 2, voters: 3 }));
+    }
+
+    #[test]
+    fn what_was_deleted_brings_a_snapshot_whoevers_turn_it_is() {
+        let shrunk = Since { entries: 1, snapshot_bytes: 1 << 40, freed_bytes: 250, ..Since::default() };
+        for turn in all_turns() {
+            assert!(CADENCE.due(shrunk, turn));
+        }
     }
 
     #[test]
@@ -221,7 +284,7 @@ mod tests {
     #[test]
     fn a_snapshot_is_due_when_as_much_was_deleted_as_is_left() {
         let due = |entries, entry_bytes, freed_bytes| {
-            CADENCE.due(Since { entries, snapshot_bytes: 1 << 40, entry_bytes, freed_bytes, ..Since::default() })
+            CADENCE.due(Since { entries, snapshot_bytes: 1 << 40, entry_bytes, freed_bytes, ..Since::default() }, ALONE)
         };
         assert!(due(1, 0, 250));
         assert!(!due(1, 0, 249), "too little for a snapshot");
@@ -245,20 +308,21 @@ mod tests {
 
     #[test]
     fn all_snapshots_of_a_growing_state_cost_a_constant_for_each_logged_byte() {
-        for kept_bytes in [0, 10, 20] {
+        for (kept_bytes, turn) in [0, 10, 20].into_iter().flat_map(|kept| all_turns().map(move |turn| (kept, turn))) {
             let (mut logged, mut state, mut written) = (0u64, 0u64, 0u64);
             let mut since = Since::default();
             for _ in 0..1_000_000 {
                 logged += 20;
                 state += kept_bytes;
                 since = Since { entries: since.entries + 1, bytes: since.bytes + 20, ..since };
-                if CADENCE.due(since) {
+                if CADENCE.due(since, turn) {
                     written += state;
                     since = Since { snapshot_bytes: state, ..Since::default() };
                 }
-                assert!(since.bytes <= 2000.max(state + 20));
+                assert!(since.bytes <= turn.later(2000.max(state + 20)));
+                assert!(since.bytes <= 3000.max(state + state / 2 + 30), "up to half more than a node alone");
             }
-            assert!(written <= 2 * logged, "{written} bytes of snapshots for {logged} of log");
+            assert!(written <= 2 * logged, "{written} bytes of snapshots for {logged} of log at {turn:?}");
         }
     }
 }
