@@ -14,14 +14,26 @@ use super::disk::DiskFile;
 /// Memory and offsets are aligned to this. Larger sectors save little against pages, so they are not supported.
 const SECTOR: usize = 512;
 
+/// The memory of a larger write is not kept.
+const BUFFER_BYTES_MAX: usize = 1 << 20;
+
 /// The bytes behind a write, up to the end of its sector, become zero. So it is only for files that are written at the
 /// end.
 pub struct DirectFile {
     file: File,
     direct: File,
-    /// The last sector that was written, with its offset: the next write continues in it.
-    last: Option<(u64, [u8; SECTOR])>,
+    /// The last write, sector by sector: the next one continues in one of these.
     buffer: Vec<u8>,
+    last: Option<Written>,
+}
+
+/// What `buffer` holds of a write.
+#[derive(Clone, Copy)]
+struct Written {
+    /// Where it begins in the buffer, and in the file.
+    shift: usize,
+    offset: u64,
+    len: usize,
 }
 
 impl DirectFile {
@@ -34,14 +46,17 @@ impl DirectFile {
             return Ok(None);
         }
         let direct = OpenOptions::new().write(true).custom_flags(OFlags::DIRECT.bits() as i32).open(path);
-        Ok(direct.ok().map(|direct| DirectFile { file, direct, last: None, buffer: Vec::new() }))
+        Ok(direct.ok().map(|direct| DirectFile { file, direct, buffer: Vec::new(), last: None }))
     }
 
     /// The bytes of a sector that a write continues in.
     fn sector(&self, at: u64) -> io::Result<[u8; SECTOR]> {
-        if let Some((known, sector)) = self.last
-            && known == at
+        if let Some(Written { shift, offset, len }) = self.last
+            && (offset..offset + len as u64).contains(&at)
         {
+            let known = shift + (at - offset) as usize;
+            let mut sector = [0; SECTOR];
+            sector.copy_from_slice(&self.buffer[known..known + SECTOR]);
             return Ok(sector);
         }
         let mut sector = [0; SECTOR];
@@ -68,6 +83,10 @@ impl DiskFile for DirectFile {
         DiskFile::set_len(&mut self.file, len)
     }
 
+    fn sector_bytes(&self) -> Option<usize> {
+        Some(SECTOR)
+    }
+
     fn sync_data(&mut self) -> io::Result<()> {
         self.direct.sync_data()
     }
@@ -81,20 +100,21 @@ impl DiskFile for DirectFile {
         let sector = if before == 0 { [0; SECTOR] } else { self.sector(start)? };
         let len = (before + bytes.len()).next_multiple_of(SECTOR);
         // The kernel wants aligned memory, so there is room to begin at an aligned byte.
-        self.buffer.clear();
-        self.buffer.resize(len + SECTOR, 0);
+        if self.buffer.len() < len + SECTOR {
+            self.buffer.resize(len + SECTOR, 0);
+        }
         let shift = self.buffer.as_ptr().align_offset(SECTOR);
         let aligned = &mut self.buffer[shift..shift + len];
         aligned[..before].copy_from_slice(&sector[..before]);
         aligned[before..before + bytes.len()].copy_from_slice(bytes);
+        aligned[before + bytes.len()..].fill(0);
         // After a failed write the content of the sector is unknown.
         self.last = None;
         self.direct.write_all_at(aligned, start)?;
-        let mut last = [0; SECTOR];
-        last.copy_from_slice(&aligned[len - SECTOR..]);
-        self.last = Some((start + (len - SECTOR) as u64, last));
-        // Do not keep the memory of an exceptionally large write.
-        self.buffer.shrink_to(1 << 20);
+        self.last = Some(Written { shift, offset: start, len });
+        if self.buffer.len() > BUFFER_BYTES_MAX {
+            (self.last, self.buffer) = (None, Vec::new());
+        }
         Ok(())
     }
 }
