@@ -61,6 +61,11 @@ pub trait DiskFile: Read + Write + Seek + Send {
 
     fn set_len(&mut self, len: u64) -> io::Result<()>;
 
+    /// The size of a sector, if writes go to the disk by sectors and not by pages.
+    fn sector_bytes(&self) -> Option<usize> {
+        None
+    }
+
     /// Makes the written bytes and the length durable.
     fn sync_data(&mut self) -> io::Result<()>;
 

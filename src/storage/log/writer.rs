@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use bytes::Bytes;
 use prost::Message as _;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
@@ -25,6 +26,12 @@ const ZEROS_AHEAD: u64 = 64 << 10;
 
 /// A larger frame gets no zeros: they would cost more than the journal.
 const SMALL_FRAME_BYTES: usize = 16 << 10;
+
+/// Frames of at most half a sector do not cross into the next one: a write that touches two sectors costs twice as much.
+const PADDED_FRAME_BYTES: usize = 256;
+
+/// Such a frame says how far the log is committed only after so many entries: the hint is a fifteenth of its size.
+const HINT_ENTRIES: u64 = 16;
 
 /// The pause before a write is repeated that found no space.
 const FULL_RETRY: Duration = Duration::from_millis(100);
@@ -236,12 +243,12 @@ impl Writer {
     }
 
     fn try_frame(&mut self, truncate: Option<Option<LogId>>, entries: &[Entry]) -> Result<(), LogError> {
-        let committed = self.shared.state().committed;
-        let hint = committed.filter(|_| committed != self.hinted);
+        let hint = self.hint(entries);
         let frame = proto::Frame {
             cut: truncate.map(|last| proto::Cut { last: last.map(LogId::to_proto) }),
             entries: entries.iter().map(Entry::to_proto).collect(),
             committed: hint.map(LogId::to_proto),
+            padding: Bytes::new(),
         };
         let (salt, offset, path) = {
             let state = self.shared.state();
@@ -254,6 +261,10 @@ impl Writer {
         self.buffer.resize(FRAME_HEAD_BYTES, 0);
         // Encoding into a vector cannot fail.
         let _ = frame.encode(&mut self.buffer);
+        if let Some(padding) = file.sector_bytes().and_then(|sector| padding(sector, offset, self.buffer.len())) {
+            let padding = Bytes::from(vec![0; padding]);
+            let _ = proto::Frame { padding, ..proto::Frame::default() }.encode(&mut self.buffer);
+        }
         segment::seal(&mut self.buffer, salt, offset);
         let end = offset + self.buffer.len() as u64;
         let mut zeros_end = self.zeros_end;
@@ -274,9 +285,21 @@ impl Writer {
         self.durable.write(salt, end);
         // Do not keep the memory of an exceptionally large frame.
         self.buffer.shrink_to(2 * self.shared.limits.frame_bytes);
-        self.hinted = committed;
+        self.hinted = hint.or(self.hinted);
         self.publish(truncate, entries, offset, end);
         Ok(())
+    }
+
+    /// The committed entry, if a frame with these entries says it.
+    fn hint(&self, entries: &[Entry]) -> Option<LogId> {
+        let committed = self.shared.state().committed?;
+        let news = match self.hinted {
+            Some(hinted) if entries.iter().map(Entry::weight).sum::<usize>() <= PADDED_FRAME_BYTES => {
+                committed.index >= hinted.index + HINT_ENTRIES
+            }
+            hinted => hinted != Some(committed),
+        };
+        news.then_some(committed)
     }
 
     /// Makes the durable frame visible to readers.
@@ -398,6 +421,17 @@ impl Writer {
     }
 }
 
+/// How many bytes of padding a frame of this length gets at this offset, so that the next one of its length does not cross
+/// the end of a sector. `None` if that one has room, and for larger frames.
+fn padding(sector: usize, offset: u64, frame: usize) -> Option<usize> {
+    let sector = sector as u64;
+    let rest = (offset + frame as u64).next_multiple_of(sector) - (offset + frame as u64);
+    // Beside its bytes the field takes two more, and three if it is longer than 127.
+    let field = if rest > 130 { 3 } else { 2 };
+    let crosses = frame <= PADDED_FRAME_BYTES && rest < frame as u64;
+    crosses.then(|| rest.saturating_sub(field) as usize).filter(|padding| *padding > 0)
+}
+
 impl Segment {
     /// Adds a point for a frame with this first entry at this offset, unless there is one nearby.
     pub(super) fn point(&mut self, index: u64, offset: u64, point_bytes: u64) {
@@ -411,5 +445,34 @@ impl Segment {
         let from = from.max(self.header.first);
         while self.points.pop_if(|(index, _)| *index >= from).is_some() {}
         self.points.push((from, offset));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn small_frames_of_one_length_hardly_ever_take_parts_of_two_sectors() {
+        for length in 40..=PADDED_FRAME_BYTES {
+            let (mut offset, mut crossed) = (HEADER_BYTES as u64, 0);
+            for _ in 0..1000 {
+                let padding = padding(512, offset, length).map(|bytes| Bytes::from(vec![0; bytes]));
+                let padding = proto::Frame { padding: padding.unwrap_or_default(), ..proto::Frame::default() };
+                let end = offset + (length + padding.encoded_len()) as u64;
+                crossed += usize::from(offset / 512 != (end - 1) / 512);
+                offset = end;
+            }
+            // One byte or two are too few for the field, and it cannot take 130.
+            assert!(crossed <= 250, "{crossed} of 1000 frames of {length} bytes");
+        }
+    }
+
+    #[test]
+    fn large_frames_and_frames_with_room_behind_them_get_no_padding() {
+        assert_eq!(padding(512, 1024, PADDED_FRAME_BYTES + 1), None);
+        assert_eq!(padding(512, 1024, 256), None, "another one fits");
+        assert_eq!(padding(512, 1024, 200), None);
+        assert_eq!(padding(512, 1224, 200), Some(110), "the third one does not");
     }
 }

@@ -256,9 +256,10 @@ fn any_frame() -> impl Strategy<Value = Vec<u8>> {
         }),
         0..3,
     );
-    let frame = (prop::option::of(prop::option::of(id.clone())), entries, prop::option::of(id)).prop_map(
-        |(cut, entries, committed)| {
-            proto::Frame { cut: cut.map(|last| proto::Cut { last }), entries, committed }.encode_to_vec()
+    let padding = vec(any::<u8>(), 0..9).prop_map(Into::into);
+    let frame = (prop::option::of(prop::option::of(id.clone())), entries, prop::option::of(id), padding).prop_map(
+        |(cut, entries, committed, padding)| {
+            proto::Frame { cut: cut.map(|last| proto::Cut { last }), entries, committed, padding }.encode_to_vec()
         },
     );
     prop_oneof![frame, vec(any::<u8>(), 0..80)]
