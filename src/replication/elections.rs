@@ -34,6 +34,10 @@ const ROUND_MAX: Duration = Duration::from_secs(8);
 /// to wait for a sync that is under way.
 const SYNCS_PER_ROUND: u32 = 6;
 
+/// A vote request is not abandoned earlier than after so many times the election time-out. The first round after a loss
+/// knows nothing of a disk that has become slow meanwhile, and a vote that comes late still counts.
+const VOTE_REQUEST_TIMEOUTS: u32 = 6;
+
 /// No node has this id: a transfer of leadership to it does nothing but end the lease.
 const NO_NODE: u64 = 0;
 
@@ -90,7 +94,7 @@ enum Sign {
 #[derive(Debug)]
 pub struct Signs {
     last: Mutex<(Sign, Instant)>,
-    /// How long a vote request of this node may take: as long as the round it belongs to.
+    /// How long a vote request of this node may take: at least as long as the round it belongs to.
     round: Mutex<Duration>,
     pub times: ElectionTimes,
     /// The longest wait for a peer's answer to entries.
@@ -107,6 +111,14 @@ impl Signs {
     pub fn request_from(&self, leader: Vote, raft: &Raft) {
         if leader.leader_id.term >= raft.server_metrics().borrow_watched().vote.leader_id.term {
             self.note(Sign::Leader);
+        }
+    }
+
+    /// A candidate asks for the vote. To make it durable may take long, and the candidate has its time from now on. That a
+    /// quorum would vote for it is known from its pre-votes.
+    pub fn request_of_candidate(&self, candidate: Vote, raft: &Raft) {
+        if candidate.leader_id.term > raft.server_metrics().borrow_watched().vote.leader_id.term {
+            self.note(Sign::Candidate);
         }
     }
 
@@ -179,7 +191,8 @@ impl Elections {
             };
             if self.stays_silent(at, pause).await {
                 debug!(node = self.node, term, rounds, ?pause, "no leader: asking for votes");
-                *lock(&self.signs.round) = self.times.round(self.node, term, rounds + 1, sync);
+                let patience = self.times.timeout * VOTE_REQUEST_TIMEOUTS;
+                *lock(&self.signs.round) = self.times.round(self.node, term, rounds + 1, sync).max(patience);
                 if self.raft.trigger().elect(true).await.is_err() {
                     return;
                 }

@@ -168,7 +168,9 @@ impl Peer for PeerService {
     async fn vote(&self, request: Request<VoteRequest>) -> Result<Response<VoteResponse>, Status> {
         let (sender, request) = (Sender::of(&request), request.into_inner());
         self.check(&sender, request.hop.as_ref())?;
-        let answer = self.raft.vote(wire::vote_request_from_proto(request)?).await.map_err(stopped)?;
+        let request = wire::vote_request_from_proto(request)?;
+        self.signs.request_of_candidate(request.vote, &self.raft);
+        let answer = self.raft.vote(request).await.map_err(stopped)?;
         if answer.vote_granted {
             self.signs.supports_candidate();
         }
@@ -274,7 +276,8 @@ impl Peer for PeerService {
         let outcomes = self.clients.spawn(async move {
             // Concurrently: the mutations share the log's next write, and none waits for the answer of another.
             let mutations = lone.into_iter().chain(mutations.into_iter().map(Mutation::read));
-            join_all(mutations.map(|mutation| forwarded.answer(mutation, term))).await
+            // On the heap, so that the list does not move them about.
+            join_all(mutations.map(|mutation| Box::pin(forwarded.answer(mutation, term)))).await
         });
         // A caller that is gone takes its attempts along.
         let outcomes = AbortOnDropHandle::new(outcomes).await.map_err(stopped)?;

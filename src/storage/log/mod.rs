@@ -33,6 +33,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot};
+use tokio::time::Instant;
 
 use super::disk::Disk;
 use crate::metrics::{Durations, Page, catalogue};
@@ -40,6 +41,9 @@ use cache::Cache;
 use record::{Entry, LogId, Vote};
 use writer::Job;
 pub use writer::Writer;
+
+/// A write that is under way for longer says no more about the disk: it may wait for space.
+const UNDER_WAY_MAX: Duration = Duration::from_secs(2);
 
 /// Why an operation of the log failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -180,6 +184,8 @@ struct Shared {
     closing: AtomicBool,
     /// How long syncs take lately, in microseconds.
     sync_us: AtomicU64,
+    /// When the write that is under way was begun, and how many syncs it takes.
+    under_way: Mutex<Option<(Instant, u32)>>,
     /// How long all syncs took, for a page of metrics.
     syncs: Durations,
 }
@@ -187,6 +193,14 @@ struct Shared {
 impl Shared {
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn begins(&self, syncs: u32) {
+        *self.under_way.lock().unwrap_or_else(PoisonError::into_inner) = Some((Instant::now(), syncs));
+    }
+
+    fn ended(&self) {
+        *self.under_way.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 
     /// Follows a slower sync at once and forgets it slowly: one quick sync says nothing about the next.
@@ -217,6 +231,7 @@ impl Log {
             state: Mutex::new(opened.state),
             closing: AtomicBool::new(false),
             sync_us: AtomicU64::new(0),
+            under_way: Mutex::default(),
             syncs: Durations::default(),
         });
         let (jobs, queue) = mpsc::channel(limits.queue_jobs);
@@ -237,9 +252,13 @@ impl Log {
         self.shared.state().committed
     }
 
-    /// How long the disk takes to make a write durable, lately.
+    /// How long the disk takes to make a write durable, lately. A write that is under way for longer counts already: a
+    /// disk that has become slow shows it before the first slow sync ends.
     pub fn sync_time(&self) -> Duration {
-        Duration::from_micros(self.shared.sync_us.load(Ordering::Relaxed))
+        let known = Duration::from_micros(self.shared.sync_us.load(Ordering::Relaxed));
+        let under_way = *self.shared.under_way.lock().unwrap_or_else(PoisonError::into_inner);
+        let so_far = under_way.map_or(Duration::ZERO, |(began, syncs)| began.elapsed() / syncs);
+        known.max(so_far.min(UNDER_WAY_MAX))
     }
 
     /// Adds the figures of the log to a page.

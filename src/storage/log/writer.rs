@@ -130,8 +130,11 @@ impl Writer {
                     }
                     Job::Vote(..) | Job::Truncate { .. } | Job::Purge(_) => {
                         self.commit(&mut group).await;
+                        // A vote is a file and its directory.
+                        self.shared.begins(if matches!(job, Job::Vote(..)) { 2 } else { 1 });
                         self.wait_for_disk().await;
                         self.run_job(job);
+                        self.shared.ended();
                     }
                 }
                 if group.bytes < self.shared.limits.frame_bytes {
@@ -155,8 +158,10 @@ impl Writer {
         if waiting.is_empty() {
             return;
         }
+        self.shared.begins(1);
         self.wait_for_disk().await;
         let outcome = self.guard(|writer| writer.write_entries(&entries));
+        self.shared.ended();
         for done in waiting {
             done(outcome.clone());
         }
