@@ -196,7 +196,7 @@ pub async fn serve(
         shutdown,
         connections: TaskTracker::new(),
     };
-    tokio::spawn(lateness::measure(settings.live.clone(), port.shutdown.clone()));
+    tokio::spawn(lateness::measure(settings.live.clone(), port.bus.clone(), port.shutdown.clone()));
     if settings.keeps_history {
         tokio::spawn(history::keep(port.clone()));
     }

@@ -23,6 +23,13 @@ const CALLS_MAX: usize = 1024;
 /// What all callers together may have running while several call. Twice of what they share, because some of it waits
 /// for a turn (`expensive_calls.rs`) or for a lost leader.
 const SHARED_CALLS_MAX: usize = 512;
+/// And at least, while tasks of the doors run late: what runs keeps the processors busy, and more of it only makes
+/// everybody else wait for one, refused callers too.
+const SHARED_CALLS_MIN: usize = 64;
+/// Tasks run late if they wait for so long for a processor.
+const LATE: Duration = Duration::from_millis(5);
+/// By how much the bound grows again with each task that does not run late.
+const SHARED_CALLS_STEP: usize = 16;
 /// What several callers share. Enough to keep the log busy.
 const SHARED_CALLS: usize = 256;
 /// The least share of a caller.
@@ -84,6 +91,8 @@ pub struct FairShare(Arc<Mutex<State>>);
 
 struct State {
     running: usize,
+    /// What several callers may have running now.
+    shared_max: usize,
     callers: BTreeMap<CallerKey, Account>,
     /// The callers whose first call waits for nothing but room for all. The one that has waited longest comes first.
     line: VecDeque<(CallerKey, Instant)>,
@@ -95,7 +104,7 @@ struct State {
 impl Default for State {
     fn default() -> State {
         let now = Instant::now();
-        State { running: 0, callers: BTreeMap::new(), line: VecDeque::new(), pressing: 0, forgotten: now }
+        State { running: 0, shared_max: SHARED_CALLS_MAX, callers: BTreeMap::new(), line: VecDeque::new(), pressing: 0, forgotten: now }
     }
 }
 
@@ -242,6 +251,16 @@ impl FairShare {
         }
     }
 
+    /// A task of the doors has waited this long for a processor. While they wait for long, fewer calls run.
+    pub fn ran_late(&self, lateness: Duration) {
+        let mut state = locked(&self.0);
+        state.shared_max = match lateness > LATE {
+            true => (state.shared_max - state.shared_max / 4).max(SHARED_CALLS_MIN),
+            false => (state.shared_max + SHARED_CALLS_STEP).min(SHARED_CALLS_MAX),
+        };
+        self.admit_next(state, Instant::now());
+    }
+
     /// Calls that wait for their turn.
     pub fn waiting(&self) -> usize {
         locked(&self.0).callers.values().map(|account| account.waiting.len()).sum()
@@ -290,7 +309,7 @@ impl State {
     }
 
     fn limit(&self) -> usize {
-        if self.callers.len() <= 1 { CALLS_MAX } else { SHARED_CALLS_MAX }
+        if self.callers.len() <= 1 { CALLS_MAX } else { self.shared_max }
     }
 
     /// How long the first in line has waited.
@@ -513,6 +532,25 @@ mod tests {
         assert_eq!(share.check_queue(&key("never seen")), Ok(()), "the next in line waits only for half as long");
         running.truncate(2);
         assert!(second.now_or_never().is_some() && third.now_or_never().is_some());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn fewer_calls_of_several_callers_run_while_tasks_run_late() {
+        let share = FairShare::default();
+        let one_of_each = |range: std::ops::Range<usize>| {
+            let name = |nth| key(&format!("caller {nth}"));
+            Vec::from_iter(range.map_while(|nth| share.take(name(nth), 0).now_or_never()))
+        };
+        (0..20).for_each(|_| share.ran_late(LATE * 2));
+        let few = one_of_each(0..SHARED_CALLS_MAX);
+        assert_eq!(few.len(), SHARED_CALLS_MIN);
+        let mut waiting = Box::pin(share.take(key("late"), 0));
+        assert!(waiting.as_mut().now_or_never().is_none());
+        share.ran_late(Duration::ZERO);
+        assert!(waiting.now_or_never().is_some(), "a larger bound admits those that wait");
+        (0..100).for_each(|_| share.ran_late(LATE));
+        let more = one_of_each(SHARED_CALLS_MAX..3 * SHARED_CALLS_MAX);
+        assert_eq!(few.len() + more.len(), SHARED_CALLS_MAX);
     }
 
     #[tokio::test(start_paused = true)]

@@ -231,6 +231,11 @@ impl Gate {
         self.memory.change(bytes);
     }
 
+    /// A task of the doors has waited this long for a processor.
+    pub fn ran_late(&self, lateness: Duration) {
+        self.share.ran_late(lateness);
+    }
+
     /// Why calls cannot be served now. `None` when they can.
     pub fn trouble(&self) -> Option<String> {
         let waiting = self.memory.stuck_calls()?;
