@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_deleted_brings_a_snapshot_whoevers_turn_it_is() {
+    fn what_was_deleted_brings_a_snapshot_in_every_turn() {
         let shrunk = Since { entries: 1, snapshot_bytes: 1 << 40, freed_bytes: 250, ..Since::default() };
         for turn in all_turns() {
             assert!(CADENCE.due(shrunk, turn));
