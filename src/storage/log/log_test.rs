@@ -312,6 +312,23 @@ async fn small_frames_share_the_zeros_ahead_of_them_and_a_full_segment_returns_i
 }
 
 #[tokio::test]
+async fn a_write_that_is_under_way_shows_how_slow_the_disk_is_before_it_ends() {
+    let (world, log) = World::filled(0..3).await;
+    let before = log.sync_time();
+    world.disk.fail_writes.store(true, Ordering::SeqCst);
+    let waiting = tokio::spawn({
+        let log = log.clone();
+        async move { append(&log, vec![entry(1, 3)]).await }
+    });
+    while log.sync_time() < before + Duration::from_millis(50) {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    assert!(!waiting.is_finished());
+    world.disk.fail_writes.store(false, Ordering::SeqCst);
+    waiting.await.unwrap().unwrap();
+}
+
+#[tokio::test]
 async fn an_append_to_a_full_disk_waits_for_space_and_a_close_ends_the_wait() {
     for before in [0, 5] {
         let (world, log) = World::filled(0..before).await;

@@ -24,7 +24,7 @@ use crate::storage::disk::{Disk, DiskFile};
 /// overwrites blocks, and their fdatasync needs no commit of its journal.
 const ZEROS_AHEAD: u64 = 64 << 10;
 
-/// A larger frame gets no zeros: they would cost more than the journal.
+/// A larger frame gets no zeros: they would cost more than the journal. Neither does a small one among larger ones.
 const SMALL_FRAME_BYTES: usize = 16 << 10;
 
 /// Frames of at most half a sector do not cross into the next one: a write that touches two sectors costs twice as much.
@@ -59,6 +59,8 @@ pub struct Writer {
     buffer: Vec<u8>,
     /// Up to this offset the newest segment has been written, with frames or with zeros.
     zeros_end: u64,
+    /// The length of the latest frames, on average.
+    frame_bytes: usize,
     /// How long a simulated disk delayed the current write.
     delay: Duration,
     /// A write that finds no space is repeated until there is some. Only a thread of its own can wait.
@@ -97,6 +99,7 @@ impl Writer {
             hinted,
             buffer: Vec::new(),
             zeros_end: 0,
+            frame_bytes: 0,
             delay: Duration::ZERO,
             patient: false,
             poison: None,
@@ -272,8 +275,9 @@ impl Writer {
         }
         segment::seal(&mut self.buffer, salt, offset);
         let end = offset + self.buffer.len() as u64;
+        self.frame_bytes = (7 * self.frame_bytes + self.buffer.len()) / 8;
         let mut zeros_end = self.zeros_end;
-        if end > zeros_end && self.buffer.len() <= SMALL_FRAME_BYTES {
+        if end > zeros_end && self.buffer.len().max(2 * self.frame_bytes) <= SMALL_FRAME_BYTES {
             zeros_end = (end + ZEROS_AHEAD).min(self.shared.limits.segment_bytes).max(end);
             self.buffer.resize((zeros_end - offset) as usize, 0);
         }
