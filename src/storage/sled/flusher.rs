@@ -104,15 +104,12 @@ pub fn flush(shared: &Shared) -> Result<bool, Fault> {
         .unwrap_or_else(|| Err(Fault("sled panicked during a flush".to_owned())))?;
     let mut control = shared.control();
     let mut layers = shared.layers_mut();
-    let mut before = None;
-    if let Some(done) = layers.sealed.pop_front() {
-        control.sealed_bytes -= done.bytes;
-        before = layers.written.replace(done.changed);
-    }
+    let done = layers.sealed.pop_front();
+    control.sealed_bytes -= done.as_ref().map_or(0, |done| done.bytes);
     drop((layers, control));
     shared.room.notify_all();
     // Freeing a whole layer takes time: do it after the locks are released.
-    drop(before);
+    drop((done, layer));
     Ok(true)
 }
 

@@ -36,9 +36,6 @@ pub(super) struct Layers {
     fresh: HashSet<Vec<u8>>,
     /// Immutable layers that the flusher writes to the base, oldest first.
     pub sealed: VecDeque<Sealed>,
-    /// The last layer that was written to the base. Readers still use it: an append reads the last entry of its
-    /// session.
-    pub written: Option<Arc<Changed>>,
     pub base: Arc<Base>,
     /// Freezes of this base that are still read.
     pub freezes: Vec<Weak<Freeze>>,
@@ -67,7 +64,6 @@ impl Layers {
             active: Changed::new(),
             fresh: HashSet::new(),
             sealed: VecDeque::new(),
-            written: None,
             base: Arc::new(base),
             freezes: Vec::new(),
             entry_cache: EntryCache::new(ENTRY_CACHE_BYTES),
@@ -138,7 +134,7 @@ impl Layers {
         let mut read = Some(read);
         let mut result = None;
         let sealed = self.sealed.iter().map(|sealed| &*sealed.changed);
-        let older: Vec<&Changed> = self.written.as_deref().into_iter().chain(sealed).collect();
+        let older: Vec<&Changed> = sealed.collect();
         with_layers(&older, &*self.base, &mut |below| {
             result = read.take().map(|read| read(&Layer { over: &self.active, base: below }));
         });

@@ -3,7 +3,7 @@
 //! Owns: `SledStore`, which commits to the newest layer; a thread flushes layers to sled.
 //!
 //! ```text
-//! commit → active ──(every 2 s or 16 MiB)──→ sealed ──→ flush.kv ──→ sled
+//! commit → active ──(every 2 s or 24 MiB)──→ sealed ──→ flush.kv ──→ sled
 //! read   → active, else sealed, else sled
 //! ```
 //!
@@ -77,8 +77,8 @@ pub struct Bounds {
 impl Default for Bounds {
     fn default() -> Bounds {
         Bounds {
-            flush_bytes: 16 << 20,
-            ahead_bytes: 40 << 20,
+            flush_bytes: 24 << 20,
+            ahead_bytes: 56 << 20,
             undo_bytes: 8 << 20,
             piece_bytes: 256 << 10,
             slow_after: Duration::from_secs(30),
