@@ -189,7 +189,7 @@ impl Adapter for LocalAdapter {
             if !is_fork {
                 return first;
             }
-            complete_fork(first, self.steps, scope, deadline, |proposal| self.execute(proposal)).await
+            complete_fork(first, self.steps, scope, deadline, || false, |proposal| self.execute(proposal)).await
         }
         .boxed()
     }

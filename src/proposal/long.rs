@@ -25,13 +25,14 @@ const PAUSE_MAX: Duration = Duration::from_millis(50);
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Continues a fork until it is a session, under the scope of its caller: the source may leave the scope meanwhile.
-/// `propose` executes one command. After the deadline the fork is given up, so that nothing of it is left. `first` is the
-/// answer to `session::fork` itself.
+/// `propose` executes one command. While `others_write`, half of the time belongs to them. After the deadline the fork is
+/// given up, so that nothing of it is left. `first` is the answer to `session::fork` itself.
 pub async fn complete_fork<F: Future<Output = Result<Answer, AdapterError>>>(
     first: Result<Answer, AdapterError>,
     steps: Steps,
     scope: Option<Arc<Scope>>,
     deadline: Instant,
+    others_write: impl Fn() -> bool,
     propose: impl Fn(Proposal) -> F,
 ) -> Result<Answer, AdapterError> {
     let mut answer = first;
@@ -39,6 +40,7 @@ pub async fn complete_fork<F: Future<Output = Result<Answer, AdapterError>>>(
     while let Ok(Answer::ForkBegun { source, fork }) = &answer {
         let (source, fork) = (source.clone(), fork.clone());
         begun = Some((source.clone(), fork.clone()));
+        let began = Instant::now();
         answer = match Instant::now() < deadline {
             true => {
                 let command = Command::Long(LongWork::ContinueFork { source, fork, records: steps.records });
@@ -49,6 +51,9 @@ pub async fn complete_fork<F: Future<Output = Result<Answer, AdapterError>>>(
                     .to_owned(),
             )),
         };
+        if others_write() {
+            tokio::time::sleep(began.elapsed().min(PAUSE_MAX)).await;
+        }
     }
     if answer.is_err()
         && let Some((source, fork)) = begun

@@ -201,11 +201,20 @@ impl Adapter for RaftAdapter {
             if !is_fork {
                 return first;
             }
-            complete_fork(first, self.steps(), scope, deadline, |Proposal { command, scope, deadline, .. }| {
-                let request_id = self.request_id();
-                let attempt = Stamped { stamp: NO_STAMP, request_id, is_retry: false, scope, command };
-                self.retry_on_leader(attempt, deadline.min(Instant::now() + TIMEOUT_MAX))
-            })
+            // Beside this one.
+            let others_write = || self.in_flight.available_permits() + 1 < PROPOSALS_MAX;
+            complete_fork(
+                first,
+                self.steps(),
+                scope,
+                deadline,
+                others_write,
+                |Proposal { command, scope, deadline, .. }| {
+                    let request_id = self.request_id();
+                    let attempt = Stamped { stamp: NO_STAMP, request_id, is_retry: false, scope, command };
+                    self.retry_on_leader(attempt, deadline.min(Instant::now() + TIMEOUT_MAX))
+                },
+            )
             .await
         }
         .boxed()

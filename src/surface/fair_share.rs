@@ -104,7 +104,14 @@ struct State {
 impl Default for State {
     fn default() -> State {
         let now = Instant::now();
-        State { running: 0, shared_max: SHARED_CALLS_MAX, callers: BTreeMap::new(), line: VecDeque::new(), pressing: 0, forgotten: now }
+        State {
+            running: 0,
+            shared_max: SHARED_CALLS_MAX,
+            callers: BTreeMap::new(),
+            line: VecDeque::new(),
+            pressing: 0,
+            forgotten: now,
+        }
     }
 }
 
