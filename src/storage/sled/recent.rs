@@ -52,6 +52,8 @@ const KEPT_META_BYTES_MAX: usize = 1024;
 pub struct Recent {
     heads: HashMap<SessionId, Head, Seed>,
     answers: HashMap<RequestId, Bytes, Seed>,
+    /// No answer among them was issued earlier.
+    answers_from_ms: Option<i64>,
     /// Oldest first.
     feed: Vec<(FeedPlace, Bytes)>,
     feed_edge: Option<FeedEdge>,
@@ -239,10 +241,16 @@ impl Recent {
                 Change::Answer(AnswerChange::Record(request_id, _)) => {
                     let value = values.one();
                     self.bytes += value.len() + KEY_OVERHEAD_BYTES;
+                    let issued_ms = request_id.issued_ms();
+                    self.answers_from_ms = Some(self.answers_from_ms.map_or(issued_ms, |from| from.min(issued_ms)));
                     self.answers.insert(*request_id, value);
                 }
                 Change::Answer(AnswerChange::ExpireBefore(issued_ms)) => {
-                    self.answers.retain(|request_id, _| request_id.issued_ms() >= *issued_ms);
+                    // Hardly ever: they are a minute younger than what expires.
+                    if self.answers_from_ms.is_some_and(|from| from < *issued_ms) {
+                        self.answers.retain(|request_id, _| request_id.issued_ms() >= *issued_ms);
+                        self.answers_from_ms = Some(*issued_ms);
+                    }
                 }
                 Change::Clock(at_ms) => self.clock_ms = Some(*at_ms),
                 // `prepare` made the keys of cursors and records; the rest is not plain.
@@ -302,6 +310,7 @@ impl Recent {
             }
             keep
         });
+        self.answers_from_ms = None;
         for (request_id, value) in self.answers.drain() {
             keys.insert(answer::key(request_id), Some(value));
         }
