@@ -12,6 +12,7 @@
 //! (`bodies.rs`). Readers of the base see single keys and whole values.
 //! Never: the layers over the base (`layers.rs`).
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::fs::{self, OpenOptions};
 use std::io;
@@ -192,16 +193,27 @@ impl Base {
     /// Writes a layer to sled. If the process is killed at any point, the next open finds the old or the new state.
     /// Saves the old values for the given freezes first.
     pub fn flush(&self, layer: &Changed, freezes: &[Arc<Freeze>]) -> Result<(), Fault> {
+        let mut replaced = BTreeMap::new();
+        let groups = self.plan_without(layer, None, &mut |key, old| {
+            if !freezes.is_empty() {
+                replaced.insert(key.to_vec(), old.clone());
+            }
+        })?;
+        // The plan has read every block that changes.
+        let old = |key: &[u8]| match key::run_prefix(key) {
+            Some(_) => Ok(replaced.get(key).cloned()),
+            None => self.stored(key),
+        };
         for freeze in freezes {
-            freeze.save(self, layer.keys().map(Vec::as_slice))?;
+            freeze.save(layer.keys().map(Vec::as_slice), old)?;
         }
-        self.put_groups_safely(&self.plan(layer)?)
+        self.put_groups_safely(&groups)
     }
 
     /// Writes values that the state has already once more, so that nothing refers to a body file. Its place in the book
     /// goes with the last of them.
     pub fn move_bodies(&self, layer: &Changed, emptied: Option<u32>) -> Result<(), Fault> {
-        self.put_groups_safely(&self.plan_without(layer, emptied)?)
+        self.put_groups_safely(&self.plan_without(layer, emptied, &mut |_, _| {})?)
     }
 
     fn put_groups_safely(&self, groups: &[Vec<Put>]) -> Result<(), Fault> {
@@ -212,15 +224,23 @@ impl Base {
 
     /// The writes to sled that a layer needs. The bodies that they refer to are durable.
     pub fn plan(&self, layer: &Changed) -> Result<Vec<Vec<Put>>, Fault> {
-        self.plan_without(layer, None)
+        self.plan_without(layer, None, &mut |_, _| {})
     }
 
-    /// The same, and takes a body file out of the book.
-    fn plan_without(&self, layer: &Changed, forgotten: Option<u32>) -> Result<Vec<Vec<Put>>, Fault> {
+    /// The same, and takes a body file out of the book. Calls `gone` with the pairs of blocks that the layer replaces.
+    fn plan_without(
+        &self,
+        layer: &Changed,
+        forgotten: Option<u32>,
+        gone: &mut dyn FnMut(&[u8], &Bytes),
+    ) -> Result<Vec<Vec<Put>>, Fault> {
         let mut writer = self.bodies.writer();
         let mut dropped = Vec::new();
         let mut changes = layer.iter().map(|(key, value)| writer.store((key.clone(), value.clone()))).peekable();
-        let mut drop = |key: &[u8], stored: &Bytes| dropped.extend(Place::of(key, stored).ok().flatten());
+        let mut drop = |key: &[u8], stored: &Bytes| {
+            gone(key, stored);
+            dropped.extend(Place::of(key, stored).ok().flatten());
+        };
         let groups = std::iter::from_fn(|| blocks::next_group(self, &mut changes, &mut drop).transpose());
         let mut groups: Vec<Vec<Put>> = groups.collect::<Result<_, Fault>>()?;
         std::mem::drop(changes);
@@ -283,13 +303,13 @@ impl Base {
 
     /// The pairs after the key `after`, about `bytes_max` of them, and the last key if there are more. The values are as
     /// they stand in sled.
-    pub fn piece_after(&self, after: Option<&[u8]>, bytes_max: usize) -> Result<(Changed, Option<Vec<u8>>), Fault> {
-        let (mut piece, mut bytes, mut last) = (Changed::new(), 0, None);
+    pub fn piece_after(&self, after: Option<&[u8]>, bytes_max: usize) -> Result<(Vec<Put>, Option<Vec<u8>>), Fault> {
+        let (mut piece, mut bytes, mut last) = (Vec::new(), 0, None);
         // The next possible key: the same key with a zero byte appended.
         let from = after.map_or_else(Vec::new, |after| [after, &[0]].concat());
         self.scan_stored(&from, None, &mut |key, value| {
             bytes += key.len() + value.len();
-            piece.insert(key.to_vec(), Some(value));
+            piece.push((key.to_vec(), Some(value)));
             if bytes < bytes_max {
                 return Ok(ControlFlow::Continue(()));
             }

@@ -21,7 +21,7 @@ use std::vec;
 
 use bytes::Bytes;
 
-use super::base::Base;
+use super::base::{Base, Put};
 use super::bodies::{Bodies, Place};
 use super::undo::{Taken, Undo};
 use crate::machine::refusal::Fault;
@@ -63,15 +63,21 @@ impl Freeze {
         self.layers.iter().any(|own| Arc::ptr_eq(own, layer))
     }
 
-    /// Saves the values of these keys in the base, if the freeze still needs them. Call it before they change.
-    pub fn save<'a>(&self, base: &Base, mut keys: impl Iterator<Item = &'a [u8]>) -> Result<(), Fault> {
+    /// Saves the values that these keys have in the base, if the freeze still needs them. Call it before they change.
+    pub fn save<'a>(
+        &self,
+        mut keys: impl Iterator<Item = &'a [u8]>,
+        old: impl Fn(&[u8]) -> Result<Option<Bytes>, Fault>,
+    ) -> Result<(), Fault> {
         loop {
             // In small steps, because the reader of the freeze waits for this lock.
             let mut progress = self.progress();
             let mut any = false;
             for key in keys.by_ref().take(KEYS_PER_TURN) {
                 any = true;
-                progress.save(base, key)?;
+                if progress.needs(key) {
+                    progress.undo.save(key, old(key)?);
+                }
             }
             progress.undo.make_room()?;
             if !any {
@@ -86,16 +92,13 @@ impl Freeze {
 }
 
 impl Progress {
-    fn save(&mut self, base: &Base, key: &[u8]) -> Result<(), Fault> {
-        let needed = match &self.reached {
+    fn needs(&self, key: &[u8]) -> bool {
+        let is_ahead = match &self.reached {
             Reached::Nothing => true,
             Reached::Key(reached) => key > reached.as_slice(),
             Reached::End => false,
         };
-        if needed && !self.undo.has(key) {
-            self.undo.save(key, base.stored(key)?);
-        }
-        Ok(())
+        is_ahead && !self.undo.has(key)
     }
 }
 
@@ -160,16 +163,20 @@ impl FrozenPairs {
         let Taken { pairs: undone, cut } = progress.undo.take(end.as_deref(), self.piece_bytes)?;
         if let Some(cut) = cut {
             // The undo area is larger than one piece: what was read beyond the cut is read again.
-            drop(piece.split_off(&cut));
+            piece.truncate(piece.partition_point(|(key, _)| *key < cut));
             end = Some(cut);
         }
-        piece.extend(undone);
-        let mut pairs = BTreeMap::new();
-        for (key, stored) in piece {
-            let place = Place::of(&key, stored.as_deref().unwrap_or_default());
-            let place = place.map_err(|fault| self.base.body_fault(fault))?;
+        let with_place = |(key, stored): Put| {
+            let place = Place::of(&key, stored.as_deref().unwrap_or_default())?;
             let value = stored.map(|stored| place.map_or(Stored::Value(stored), Stored::Body));
-            pairs.insert(key, value);
+            Ok((key, value))
+        };
+        let damaged = |fault| self.base.body_fault(fault);
+        // In order already, so this is quicker than one insertion after the other.
+        let pairs = piece.into_iter().map(with_place).collect::<Result<BTreeMap<_, _>, _>>();
+        let mut pairs = pairs.map_err(damaged)?;
+        for undone in undone {
+            pairs.extend([with_place(undone).map_err(damaged)?]);
         }
         let range = (after.map_or(Bound::Unbounded, Bound::Excluded), bound_to(end.as_deref()));
         for layer in &self.freeze.layers {
