@@ -6,6 +6,8 @@ use std::cell::Cell;
 use std::fmt;
 use std::time::{Duration, Instant};
 
+use futures::FutureExt;
+
 use super::trace::{self, SpanKind};
 
 /// What a call waits for.
@@ -92,22 +94,26 @@ pub async fn followed<F: Future>(work: F) -> (F::Output, Timeline) {
     STEPS.scope(Default::default(), measured).await
 }
 
-/// Runs a part of a call and notes how long it took, if the call is followed.
-pub async fn timed<F: Future>(step: Step, work: F) -> F::Output {
+/// Runs a part of a call and notes how long it took from now on, if the call is followed.
+///
+/// Not an `async fn`: that would hold the work twice, and it is large.
+pub fn timed<F: Future>(step: Step, work: F) -> impl Future<Output = F::Output> {
     let began = Instant::now();
     let span = trace::step(step.name(), step.span_kind());
-    let output = trace::within(span.as_ref(), work).await;
-    if let Some(span) = span
-        && !step.is_worth_a_span(began.elapsed())
-    {
-        span.discard();
-    }
-    // Work that no call asked for is not followed.
-    let _ = STEPS.try_with(|steps| {
-        let sum = &steps[step as usize];
-        sum.set(sum.get() + began.elapsed());
-    });
-    output
+    trace::within(span.as_ref(), work).map(move |output| {
+        let took = began.elapsed();
+        if let Some(span) = span
+            && !step.is_worth_a_span(took)
+        {
+            span.discard();
+        }
+        // Work that no call asked for is not followed.
+        let _ = STEPS.try_with(|steps| {
+            let sum = &steps[step as usize];
+            sum.set(sum.get() + took);
+        });
+        output
+    })
 }
 
 #[cfg(test)]

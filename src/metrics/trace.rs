@@ -230,8 +230,10 @@ pub fn step(name: &'static str, kind: SpanKind) -> Option<Span> {
 }
 
 /// Runs a part of a call. The steps that it takes are children of the span.
-pub async fn within<F: Future>(span: Option<&Span>, work: F) -> F::Output {
-    CURRENT.scope(span.map(Span::context), work).await
+///
+/// Not an `async fn`: that would hold the work twice, and it is large.
+pub fn within<F: Future>(span: Option<&Span>, work: F) -> impl Future<Output = F::Output> + use<F> {
+    CURRENT.scope(span.map(Span::context), work)
 }
 
 /// Ids are random, and zero stands for none.

@@ -125,7 +125,8 @@ impl RaftAdapter {
                 }
                 Some(_) | None => {
                     let span = trace::step(PROPOSE, SpanKind::Internal);
-                    trace::within(span.as_ref(), self.leader_write.attempt(stamped.clone(), deadline)).await
+                    let attempt = self.leader_write.attempt(stamped.clone(), deadline);
+                    trace::within(span.as_ref(), attempt).await
                 }
             };
             let why = match attempt {
@@ -203,19 +204,13 @@ impl Adapter for RaftAdapter {
             }
             // Beside this one.
             let others_write = || self.in_flight.available_permits() + 1 < PROPOSALS_MAX;
-            complete_fork(
-                first,
-                self.steps(),
-                scope,
-                deadline,
-                others_write,
-                |Proposal { command, scope, deadline, .. }| {
-                    let request_id = self.request_id();
-                    let attempt = Stamped { stamp: NO_STAMP, request_id, is_retry: false, scope, command };
-                    self.retry_on_leader(attempt, deadline.min(Instant::now() + TIMEOUT_MAX))
-                },
-            )
-            .await
+            let propose = |Proposal { command, scope, deadline, .. }| {
+                let request_id = self.request_id();
+                let attempt = Stamped { stamp: NO_STAMP, request_id, is_retry: false, scope, command };
+                self.retry_on_leader(attempt, deadline.min(Instant::now() + TIMEOUT_MAX))
+            };
+            // On the heap: every mutation would carry its room.
+            Box::pin(complete_fork(first, self.steps(), scope, deadline, others_write, propose)).await
         }
         .boxed()
     }

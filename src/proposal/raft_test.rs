@@ -120,6 +120,17 @@ pub async fn fill(adapter: &RaftAdapter, messages: usize) {
     }
 }
 
+/// Each mutation moves its future several times. Combinators that are written as `async fn` double it.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_future_of_a_mutation_is_small() {
+    let adapter = World::new().open().await;
+    let Proposal { command, scope, deadline, .. } = Proposal::new(append("s", "e"), soon());
+    let attempt = Stamped { stamp: NO_STAMP, request_id: adapter.request_id(), is_retry: false, scope, command };
+    let bytes = std::mem::size_of_val(&adapter.retry_on_leader(attempt, deadline));
+    adapter.shutdown().await;
+    assert!(bytes <= 6 << 10, "{bytes} bytes");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn what_was_answered_is_there_after_a_restart() {
     let world = World::new();

@@ -69,7 +69,8 @@ impl LeaderWrite {
         }
     }
 
-    /// Makes one attempt. The stamp in `stamped` is replaced by this node's.
+    /// Makes one attempt. The stamp in `stamped` is replaced by this node's. What most mutations do not need is on the heap,
+    /// so that the future of the others is small.
     pub async fn attempt(&self, stamped: Stamped, deadline: Instant) -> Attempt {
         let raft = self.replica.raft();
         if !raft.is_leader() {
@@ -82,7 +83,11 @@ impl LeaderWrite {
         if let Err(why) = self.reach_level(stamped.command.level(), deadline).await {
             return why.into();
         }
-        if let Some(answered) = self.answer_without_log(&stamped, deadline).await {
+        // An earlier attempt may be in the log and not applied yet. Its retry must be ordered after it.
+        if !stamped.is_retry
+            && self.would_change_nothing(&stamped.command)
+            && let Some(answered) = Box::pin(self.answer_without_log(&stamped, deadline)).await
+        {
             return answered;
         }
         if stamped.command.grows()
@@ -97,7 +102,7 @@ impl LeaderWrite {
                 Ok(None) => {}
                 Ok(Some(patch)) => {
                     let patch = Stamped { command: Command::UpdateMessage(patch), ..stamped.clone() };
-                    match self.write(patch, deadline).await {
+                    match Box::pin(self.write(patch, deadline)).await {
                         // Another update was committed in between, so the patch does not fit: write the full content.
                         Attempt::Answered(Ok(Answer::BaseMoved)) => {}
                         attempt => return attempt,
@@ -112,7 +117,7 @@ impl LeaderWrite {
         match with_view(&**self.replica.store(), |view| bounded(view, &stamped.command, self.steps)) {
             Err(fault) => Attempt::Unavailable(fault.0),
             Ok(None) => self.write(stamped, deadline).await,
-            Ok(Some(command)) => self.write(Stamped { command, ..stamped }, deadline).await,
+            Ok(Some(command)) => Box::pin(self.write(Stamped { command, ..stamped }, deadline)).await,
         }
     }
 
@@ -121,10 +126,6 @@ impl LeaderWrite {
     /// The state here may be old, so it only shows that trying is worthwhile. The answer counts after this node has
     /// confirmed that it is the leader and has applied everything acknowledged before.
     async fn answer_without_log(&self, stamped: &Stamped, deadline: Instant) -> Option<Attempt> {
-        // An earlier attempt may be in the log and not applied yet. Its retry must be ordered after it.
-        if stamped.is_retry || !self.would_change_nothing(&stamped.command) {
-            return None;
-        }
         let index = timeout_at(deadline.into(), self.replica.read_index().confirm()).await.ok()?.ok()?;
         timeout_at(deadline.into(), self.replica.await_applied(index)).await.ok()?.ok()?;
         let stamped = Stamped { stamp: self.stamp(), ..stamped.clone() };
