@@ -165,8 +165,8 @@ impl Elections {
         let mut disk = SlowDisk::default();
         while let Some((state, vote)) = self.state() {
             let (sign, at) = self.signs.last();
-            let sync = self.log.sync_time();
-            disk.report(sync, self.times);
+            disk.report(self.log.sync_time(), self.times);
+            let sync = self.log.sync_time_so_far();
             let until =
                 at + self.times.lease + if sign == Sign::Candidate { sync * SYNCS_PER_ROUND } else { Duration::ZERO };
             if state != ServerState::Follower && state != ServerState::Candidate {

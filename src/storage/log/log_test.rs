@@ -314,13 +314,13 @@ async fn small_frames_share_the_zeros_ahead_of_them_and_a_full_segment_returns_i
 #[tokio::test]
 async fn a_write_that_is_under_way_shows_how_slow_the_disk_is_before_it_ends() {
     let (world, log) = World::filled(0..3).await;
-    let before = log.sync_time();
+    let before = log.sync_time_so_far();
     world.disk.fail_writes.store(true, Ordering::SeqCst);
     let waiting = tokio::spawn({
         let log = log.clone();
         async move { append(&log, vec![entry(1, 3)]).await }
     });
-    while log.sync_time() < before + Duration::from_millis(50) {
+    while log.sync_time_so_far() < before + Duration::from_millis(50) {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     assert!(!waiting.is_finished());

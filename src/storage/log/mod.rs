@@ -252,13 +252,17 @@ impl Log {
         self.shared.state().committed
     }
 
-    /// How long the disk takes to make a write durable, lately. A write that is under way for longer counts already: a
-    /// disk that has become slow shows it before the first slow sync ends.
+    /// How long the disk takes to make a write durable, lately.
     pub fn sync_time(&self) -> Duration {
-        let known = Duration::from_micros(self.shared.sync_us.load(Ordering::Relaxed));
+        Duration::from_micros(self.shared.sync_us.load(Ordering::Relaxed))
+    }
+
+    /// The same, and a write that is under way for longer counts already: a disk that has become slow shows it before the
+    /// first slow sync ends.
+    pub fn sync_time_so_far(&self) -> Duration {
         let under_way = *self.shared.under_way.lock().unwrap_or_else(PoisonError::into_inner);
         let so_far = under_way.map_or(Duration::ZERO, |(began, syncs)| began.elapsed() / syncs);
-        known.max(so_far.min(UNDER_WAY_MAX))
+        self.sync_time().max(so_far.min(UNDER_WAY_MAX))
     }
 
     /// Adds the figures of the log to a page.
