@@ -45,7 +45,10 @@ impl PeerName {
     pub fn program(self) -> Option<PathBuf> {
         match self {
             PeerName::Etcd => in_path("etcd"),
-            PeerName::Postgres => in_path("postgres").or_else(debian_postgres),
+            // Where it really is, its other programs are too. A link may stand alone.
+            PeerName::Postgres => {
+                in_path("postgres").and_then(|link| link.canonicalize().ok()).or_else(debian_postgres)
+            }
             // Debian installs it where only root looks.
             PeerName::Nats => in_path("nats-server").or_else(|| existing("/usr/sbin/nats-server".into())),
         }
